@@ -177,7 +177,6 @@ def _counters_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
     return each
 
 
-@lru_cache(maxsize=10_000)
 def _corrections_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
     """Return what corrects the earlier decisions of a request that a later one rejects."""
     whole = {(rule, tier) for rule, tier, outcome in labels if outcome == "rejected_by_other"}

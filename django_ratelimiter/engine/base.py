@@ -63,6 +63,8 @@ class Charge(NamedTuple):
     partition: the value that selects the shard; `None` = the key.
     sync_interval: seconds for which a process keeps units that it has fetched in advance; negative = it decides alone;
     `None` = the engine decides each time. The engines ignore it: they decide every charge that they get.
+    usual_cost: what an allowed request of this label is known to cost. Usage counts other costs, and refunds, apart;
+    `None` = it counts no units.
     """
 
     key: str
@@ -74,6 +76,7 @@ class Charge(NamedTuple):
     max_delay: float | None = None
     partition: str | None = None
     sync_interval: float | None = None
+    usual_cost: int | None = None
 
     @property
     def may_be_fetched(self) -> bool:
@@ -160,12 +163,14 @@ def as_version(version: int | Version) -> Version:
 class Counted(NamedTuple):
     """A charge of an earlier call for the same request, as it was counted: see `usage`.
 
-    minute: since the Unix epoch; `None` = not known. line: of its label. letter: of its outcome.
+    minute: since the Unix epoch; `None` = not known. line: of its label. letter: of its outcome. units: that it cost
+    beyond the usual cost, which are counted apart.
     """
 
     minute: int | None
     line: str
     letter: str
+    units: int = 0
 
 
 class UsageCount(NamedTuple):
@@ -173,7 +178,8 @@ class UsageCount(NamedTuple):
 
     allowed: they went through. soft_exceeded: a part of allowed. rejected: by this rule. rejected_by_other: this rule
     allows them, but another one rejected them. shadow_rejected: a rule in shadow would have rejected them; it rejects
-    none. degraded: the part of all that was decided without the engine.
+    none. degraded: the part of all that was decided without the engine. extra_units: what the allowed ones cost beyond
+    1 unit each, less what was refunded.
     Counts may be below 0 if they correct earlier ones.
     """
 
@@ -185,6 +191,12 @@ class UsageCount(NamedTuple):
     soft_exceeded: int = 0
     degraded: int = 0
     rejected_by_other: int = 0
+    extra_units: int = 0
+
+    @property
+    def units(self) -> int:
+        """Return what the allowed requests cost."""
+        return self.allowed + self.extra_units
 
     @property
     def requests(self) -> int:

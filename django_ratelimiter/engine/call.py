@@ -160,9 +160,10 @@ class Call(Sequence[Charge]):
     of what is left then, and none beyond the soft quota; empty = none. `Answer.taken` says how many these were.
     returned: receipts for units that are given back before the call is decided, whatever the decision is.
     so_far: the charges of earlier calls for the same request, as they were counted.
+    settled: more units that requests allowed before have cost, by label.
     """
 
-    __slots__ = ("_charges", "is_reported", "partitions", "returned", "so_far", "template", "wants")
+    __slots__ = ("_charges", "is_reported", "partitions", "returned", "settled", "so_far", "template", "wants")
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class Call(Sequence[Charge]):
         self.wants: tuple[int, ...] = wants
         self.returned: tuple[Verdict, ...] = returned
         self.so_far: tuple[Counted, ...] = so_far
+        self.settled: dict[str, int] | None = None
         self._charges: list[Charge] | None = None
         self.is_reported: bool = False
 
@@ -197,9 +199,9 @@ class Call(Sequence[Charge]):
                 check_units(charge)
             if partition and partition in key:
                 before, key, after = key.partition(partition)
-                terms.append((*charge[1:7], None, charge[8], before, after))
+                terms.append((*charge[1:7], None, *charge[8:], before, after))
             else:
-                terms.append(charge[1:9])
+                terms.append(charge[1:])
             partitions.append(key)
         call = cls(_template_of(tuple(terms)), tuple(partitions))
         call._charges = charges
@@ -221,7 +223,7 @@ class Call(Sequence[Charge]):
     def fetching(self, wants: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
         """Return this call with units that it wants, and receipts that it gives back."""
         call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned), self.so_far)
-        call._charges = self._charges
+        call._charges, call.settled = self._charges, self.settled
         return call
 
     def continuing(self, so_far: tuple[Counted, ...]) -> Call:
@@ -258,14 +260,14 @@ def _check_names(names: list[str]) -> None:
 def _template_of(terms: tuple[Any, ...]) -> CallTemplate:
     """Return the template of charges in a list.
 
-    terms: of each, from its limit to its `sync_interval`; then what is before and after the partition in its key, if
+    terms: of each, from its limit on; then what is before and after the partition in its key, if
     the key contains it.
     """
     templates = []
     for term in terms:
-        before, after = term[8:] or ("", "")
-        is_named = len(term) > 8
-        templates.append(ChargeTemplate(before, after, Charge("", *term[:8]), term[6] != "", is_named))
+        before, after = term[9:] or ("", "")
+        is_named = len(term) > 9
+        templates.append(ChargeTemplate(before, after, Charge("", *term[:9]), term[6] != "", is_named))
     return CallTemplate(templates, is_packed=False)
 
 

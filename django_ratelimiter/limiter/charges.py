@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 from django.http import HttpRequest
@@ -15,7 +16,7 @@ from ..engine.usage import line_of
 from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, digests_by
-from ..rules.inline import identity_of, label_of
+from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
@@ -179,16 +180,23 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
             raise BodyNotRead
         templates = templates.without_body
     charges = templates.fill([source.digest(request) for source in templates.sources], cost)
-    return charges if earlier is NOTHING_TO_DECIDE else charges.continuing(tuple(map(counted_as, earlier.results)))
+    return charges if earlier is NOTHING_TO_DECIDE else charges.continuing(counted_as(earlier.results))
 
 
-def counted_as(result: Result) -> Counted:
-    """Return how a charge of an allowed request was counted, for a later call for it."""
-    verdict, label = result.verdict, label_of(result.rule, result.tier)
-    letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
-    minute = None if verdict is None else verdict.at_us // MINUTE_US
-    is_degraded = verdict is None or result.local
-    return Counted(minute, line_of(label, gating=result.mode == "enforce"), letter.upper() if is_degraded else letter)
+def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
+    """Return how the charges of an allowed request were counted, for a later call for it."""
+    found: dict[Counted, None] = {}
+    labels = set[str]()
+    for result in results:
+        verdict, cost = result.verdict, usual_cost_of(result.rule)
+        label = label_of(result.rule, result.tier)
+        line = line_of(label, gating=result.mode == "enforce", cost=cost)
+        letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
+        minute = None if verdict is None else verdict.at_us // MINUTE_US
+        units = 0 if verdict is None or letter == "d" or not label or label in labels else verdict.spent - cost
+        labels.add(label or "")
+        found[Counted(minute, line, letter.upper() if verdict is None or result.local else letter, units)] = None
+    return tuple(found)
 
 
 def _add_templates(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..backend import usage_buffer
@@ -13,13 +14,35 @@ from ..engine.base import Verdict, Version
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
 from ..engine.partition_stats import MINUTE_US
-from ..engine.usage import field_of, name_of
+from ..engine.redis.connections.faults import may_have_been_run
+from ..engine.usage import Extra, extras_of, field_of, label_in, name_of, refunded
+from ..rules.inline import label_of
 from . import events
 from .io import IO, TrialIO
 from .templates import owned
 
 #: Counts in this process meanwhile.
 local: FallbackEngine = FallbackEngine()
+
+
+def count_settled(call: Call) -> None:
+    """Count the units that this call has settled in this process."""
+    for extra in extras_of(call):
+        usage_buffer.add(time.time_ns() // 1_000 // MINUTE_US, extra.field, extra.units)
+
+
+def refund(results: Sequence[Result], *, is_counted: bool) -> None:
+    """Refund what this process has charged itself. is_counted: usage counts the units."""
+    verdicts = [result.verdict for result in results if result.verdict]
+    if is_counted:
+        labels = [label_of(result.rule, result.tier) for result in results if result.verdict]
+        charges = [
+            each.charge._replace(usage=label, usual_cost=1) for each, label in zip(verdicts, labels, strict=True)
+        ]
+        labelled = [replace(each, charge=charge) for each, charge in zip(verdicts, charges, strict=True)]
+        for entry in refunded(labelled, time.time_ns() // 1_000 // MINUTE_US):
+            usage_buffer.add(*entry)
+    local.refund(verdicts)
 
 
 async def decide_by_policy(io: IO, call: Call, version: Version, error: Exception) -> Decision | None:
@@ -56,8 +79,12 @@ def _count(results: Sequence[Result], call: Call, error: Exception) -> None:
         Verdict(result.passes, 0, None, 0.0, 0.0, bool(result.verdict and result.verdict.soft_exceeded), now_us, charge)
         for result, charge in zip(results, call, strict=True)
     ]
-    again = [each for each in call.so_far if each.letter.islower() and error.__cause__ is not None]
+    again = [each for each in call.so_far if each.letter.islower() and may_have_been_run(error)]
     so_far = [each for each in call.so_far if each not in again]
     is_rejected = any(result.rejects for result in results)
     if field := field_of(verdicts, is_rejected=is_rejected, so_far=so_far, again=again, degraded=True):
         usage_buffer.add(now_us // MINUTE_US, name_of(field, verdicts))
+    extras = [Extra((), label_in(each.line), each.units) for each in again if each.units]
+    for extra in (*extras_of(call, so_far), *extras):
+        if extra.applies([verdict.allowed for verdict in verdicts], is_rejected=is_rejected):
+            usage_buffer.add(now_us // MINUTE_US, extra.field, extra.units)

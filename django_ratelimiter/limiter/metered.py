@@ -12,6 +12,7 @@ from ..engine.coroutines import run_sync
 from ..engine.validation import whole_units
 from ..exceptions import LimitExceeded
 from ..logs import logger
+from ..rules.inline import label_of
 from ..signals import quota_reached
 from . import fallback
 from .events import send_reached
@@ -150,14 +151,22 @@ class MeteredCost:
             verdict.spent += kept
 
     async def _spend(self, io: IO, cost: int) -> None:
+        """Charge and count these units; with a later call, if they are charged in this process or not at all."""
         for local in (True, False):
-            verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
+            results = [result for result in self._results if result.verdict and result.local is local]
+            verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
+            labels = {label_of(result.rule, result.tier) for result in results} - {None}
+            call = Call.of(charges)
+            call.settled = {str(label): cost for label in labels}
             try:
-                spent = fallback.local.spend(charges) if local else await io.check(Call.of(charges)) if charges else []
+                spent = fallback.local.spend(charges) if local else await io.check(call) if charges else []
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
+                fallback.count_settled(call)
                 continue
+            if local or call.template.locals:
+                fallback.count_settled(call)
             for verdict, latest in zip(verdicts, spent, strict=True):  # for the response fields
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
                 verdict.at_us = latest.at_us

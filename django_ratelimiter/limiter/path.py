@@ -81,7 +81,7 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
     if io.is_live:
         events.log_denied(request.identity, denied.record)
     if earlier.results and io.is_live:
-        await refunds.refund_denied(io, earlier, DENIED.continuing(tuple(map(counted_as, earlier.results))))
+        await refunds.refund_denied(io, earlier, DENIED.continuing(counted_as(earlier.results)))
     return replace(earlier, allowed=False, access=denied.record)
 
 

@@ -55,7 +55,7 @@ async def release(io: IO, decision: Decision) -> None:
     """Release the leases of one call, unless a rejection has released them. If that fails, they expire."""
     held = [result for result in decision.results if result.verdict and leases([result.verdict])]
     try:
-        await _give_back(io.release, held)
+        await _give_back(io.release, held, is_counted=False)
     except Exception as error:
         logger.warning("A lease could not be released; it will expire: %s", error)
 
@@ -63,7 +63,8 @@ async def release(io: IO, decision: Decision) -> None:
 async def refund_results(io: IO, results: Iterable[Result]) -> None:
     """Refund these results once, and release leases. If that fails, they stay charged."""
     try:
-        await _give_back(io.refund, [result for result in results if result.verdict and result.verdict.spent])
+        spent = [result for result in results if result.verdict and result.verdict.spent]
+        await _give_back(io.refund, spent, is_counted=True)
     except Exception as error:
         logger.warning("The charge of a request could not be refunded: %s", error)
 
@@ -77,10 +78,12 @@ async def refund_denied(io: IO, earlier: Decision, denial: Call) -> None:
         logger.warning("The charge of a request could not be refunded: %s", error)
 
 
-async def _give_back(method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result]) -> None:
-    local, ours = _verdicts(results, local=True), _verdicts(results, local=False)
-    if local:
-        fallback.local.refund(local)
+async def _give_back(
+    method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result], *, is_counted: bool
+) -> None:
+    ours = _verdicts(results, local=False)
+    if len(ours) < len(results):
+        fallback.refund([result for result in results if result.local], is_counted=is_counted)
     if ours:
         await method(ours)
 

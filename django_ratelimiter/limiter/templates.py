@@ -15,7 +15,7 @@ from ..decision import Decision, Owner, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..identity import digest, partition
-from ..rules.inline import identity_of, label_of
+from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
 from ..values.digests import keyed_digest
@@ -120,6 +120,7 @@ class RuleTemplate:
                     count_refusals=rule.count_refusals,
                     max_delay=delay if max_delay == "rule" else max_delay,  # type: ignore[arg-type]
                     sync_interval=rule.sync_interval,
+                    usual_cost=usual_cost_of(rule),
                 ),
                 is_split,
                 identity="" if is_missing else self.identity,

@@ -264,6 +264,7 @@ class Migration(migrations.Migration):
                 ('soft_exceeded', models.PositiveBigIntegerField(default=0, verbose_name='soft quota exceeded')),
                 ('degraded', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='decided without Redis')),
                 ('rejected_by_other', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='rejected by another rule')),
+                ('units', models.BigIntegerField(db_default=0, default=0, verbose_name='units')),
             ],
             options={
                 'verbose_name': 'usage bucket',

@@ -70,10 +70,11 @@ class UsageBucket(UsageCounts):
     """Requests that one rule decided for one tier.
 
     rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
-    rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them.
+    rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them. units: what the
+    allowed ones cost. Refunds and costs that were known later count in their own minute, so units may be below 0.
     """
 
-    COUNTS = (*UsageCounts.COUNTS, "rejected_by_other")
+    COUNTS = (*UsageCounts.COUNTS, "rejected_by_other", "units")
 
     #: All requests of a bucket, for queries.
     REQUESTS: ClassVar[CombinedExpression] = (
@@ -85,6 +86,7 @@ class UsageBucket(UsageCounts):
     rejected_by_other: Field[int, int] = models.PositiveBigIntegerField(
         _("rejected by another rule"), default=0, db_default=0
     )
+    units: Field[int, int] = models.BigIntegerField(_("units"), default=0, db_default=0)
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("usage bucket")

@@ -59,6 +59,11 @@ def label_of(rule: RuleRecord, tier: TierRecord | None) -> str | None:
     return f"{rule.slug}|{tier or ''}" if is_listed(rule.slug) else None
 
 
+def usual_cost_of(rule: RuleRecord) -> int:
+    """Return the cost that usage takes for granted; a rule in code may have another one for each request."""
+    return 1 if rule.slug.startswith(PREFIX) else rule.cost
+
+
 def identity_of(rule: RuleRecord) -> str:
     """Return the identity whose callers a rule counts; "" = none, several, or a rule in code, which has own values."""
     return "" if rule.slug.startswith(PREFIX) or len(rule.partition_by) != 1 else rule.partition_by[0]

@@ -22,6 +22,8 @@ from django.test import RequestFactory
 TIERS = ("", "free", "pro")
 PATHS = ("/one/", "/two/", "/three/")
 CALLERS = 40
+#: Of the second call for a request.
+MAX_COST = 3
 
 #: Worse outcomes of a rule's limits go before the others.
 OUTCOMES = ("allowed", "soft_exceeded", "rejected")
@@ -43,10 +45,12 @@ class Noted:
     def note(self, decision: Any) -> None:
         """Add what each rule said of a request."""
         self.requests += 1
-        worst: dict[tuple[str, str], str] = {}
+        worst: dict[tuple[str, str, bool], str] = {}
+        costs: dict[str, int] = {}
         for result in decision.results:
             label = f"{result.rule.slug}|{result.tier.slug if result.tier else ''}"
             key = label, result.mode, result.verdict is None or result.local
+            costs[label] = result.verdict.charge.cost if result.verdict else 1
             worst[key] = max(worst.get(key, "allowed"), _outcome(result), key=OUTCOMES.index)
         for (label, mode, is_degraded), outcome in worst.items():
             if outcome != "rejected" and not decision.allowed:
@@ -55,6 +59,7 @@ class Noted:
                 self.decided[f"{label} allowed"] += 1
             elif outcome == "rejected" and mode == "shadow":
                 outcome = "shadow_rejected"
+            self.decided[f"{label} units"] += costs[label] * (outcome in ("allowed", "soft_exceeded"))
             self.decided[f"{label} {outcome}"] += 1
             self.decided[f"{label} degraded"] += is_degraded
 
@@ -109,7 +114,7 @@ def decide(requests: int, number: int) -> Noted:
         )
         decision = limiter.check(request)
         if decision.allowed and chance.random() < 0.5:
-            decision = limiter.check(request, scope="later")
+            decision = limiter.check(request, scope="later", cost=chance.randint(1, MAX_COST))
         noted.note(decision)
     together.wait()
     stop.wait()

@@ -25,6 +25,7 @@ from django.db.models import Sum
 from django_ratelimiter.models import Rule, RuleLimit, Tier, UsageBatch, UsageBucket
 from django_ratelimiter.rules import cache
 from tests.clusters import ServerWith
+from tests.system.deciding import MAX_COST
 from tests.usage.test_crash import Collector
 
 PROCESSES = 4
@@ -65,7 +66,7 @@ def rules() -> None:
         rule("rough", [rough], "/three/", sync_interval_ms=100, failure_policy="local")
         rejecting = {"algorithm": "token_bucket", "quota": 5, "window_seconds": 60}
         rule("rejecting", [rejecting], "/three/", count_refusals=True, failure_policy="open")
-        last = {"algorithm": "fixed_window", "quota": 4}
+        last = {"algorithm": "fixed_window", "quota": 7}
         rule("last", [last], scope="later", failure_policy="closed")  # decided by a second call for a request
 
 
@@ -209,6 +210,7 @@ def test_every_request_is_counted_once(requests: int, server: ServerWith) -> Non
         assert min(beyond.values()) >= 0, (label, beyond)
         assert sum(beyond[outcome] for outcome in OUTCOMES) <= lost[label], (label, beyond)
         assert beyond["soft_exceeded"] <= lost[label], (label, beyond)
+        assert beyond["units"] <= MAX_COST * lost[label], (label, beyond)
 
 
 def assert_kinds_were_met(decided: Counter[str]) -> None:

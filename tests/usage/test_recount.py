@@ -115,7 +115,15 @@ def record(engine: MemoryEngine, clock: list[datetime], change: datetime) -> lis
 def decide(engine: MemoryEngine, at: datetime, chance: random.Random) -> list[Told]:
     tier, caller = chance.choice(("", "pro")), str(chance.randrange(12))
     charges = [
-        Charge(f"{rule}|{tier}", limit, gating=rule != "shadow", usage=f"{rule}|{tier}", partition=caller)
+        Charge(
+            f"{rule}|{tier}",
+            limit,
+            costs_of(rule),
+            gating=rule != "shadow",
+            usage=f"{rule}|{tier}",
+            partition=caller,
+            usual_cost=chance.choice((1, 2, 3)),
+        )
         for rule, limit in LIMITS.items()
     ]
     verdicts = engine.check(charges)
@@ -133,11 +141,15 @@ def degraded(engine: MemoryEngine, at: datetime, number: int) -> list[Told]:
     return [Told(at, "hourly", "pro", None, Figures(rejected=1, degraded=1))]
 
 
+def costs_of(rule: str) -> int:
+    return 3 if rule == "soft" else 1
+
+
 def figures_of(rule: str, allowed: bool, soft_exceeded: bool, is_rejected: bool) -> Figures:
     if allowed and is_rejected:
         return Figures(rejected_by_other=1)
     if allowed:
-        return Figures(allowed=1, soft_exceeded=int(soft_exceeded))
+        return Figures(allowed=1, soft_exceeded=int(soft_exceeded), units=costs_of(rule))
     return Figures(shadow_rejected=1) if rule == "shadow" else Figures(rejected=1)
 
 
@@ -164,7 +176,7 @@ def once(told: Iterable[Told]) -> Iterator[Told]:
             if whole.rejected
             else Figures(shadow_rejected=1)
             if whole.shadow_rejected
-            else Figures(allowed=1, soft_exceeded=is_soft)
+            else Figures(allowed=1, soft_exceeded=is_soft, units=1)
         )
         yield Told(at, "", "", partition, figures)
 

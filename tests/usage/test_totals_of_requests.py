@@ -85,7 +85,9 @@ def test_without_the_engine_too(
     monkeypatch.setattr(backend.get_engine(), "check", gone)
     check(request, scope="view")
     fields = {field: calls for _minute, field, calls in backend.usage_buffer.lease().entries}  # type: ignore[union-attr]
-    assert [count[2:] for count in requests_of(FIRST, fields)] == [(0, 0, 0, 0, 1, 0)]  # Redis has counted it already
+    assert [count[2:] for count in requests_of(FIRST, fields)] == [
+        (0, 0, 0, 0, 1, 0, 0)
+    ]  # Redis has counted it already
     assert counts_of(FIRST, fields) == [UsageCount(FIRST, "view|", 1, 0, 0, 0, 1)]
 
 
@@ -110,7 +112,7 @@ def test_both_engines_count_requests_and_undo_nothing_twice(engine: Any, now_us:
             engine.check(Call(second, ("y" * 22,)).continuing(counted(verdicts)), now_us=now_us)
     at_us = verdicts[0].at_us
     [batch] = engine.take_usage(now_us=at_us + 120_000_000)
-    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 1, 0, 0, 0, 0)]
+    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 1, 0, 0, 0, 0, 0)]
     assert {count.label: count[2:4] for count in engine.read_usage(batch)} == {
         "a|": (2, 1),
         "b|": (2, 1),
@@ -145,12 +147,12 @@ def counted_calls(number: int, calls: Sequence[Made]) -> Iterator[tuple[int, str
 
 def expected_of(so_far: tuple[Counted, ...]) -> Iterator[tuple[int | None, str, str]]:
     """Yield the outcome of a request under each rule, and its own."""
-    is_rejected = any(letter == "d" and not line.startswith("~") for _, line, letter in so_far)
+    is_rejected = any(letter == "d" and not line.startswith("~") for _, line, letter, _ in so_far)
     passed = "rejected_by_other" if is_rejected else "allowed"
-    for minute, line, letter in so_far:
+    for minute, line, letter, _ in so_far:
         own = "shadow_rejected" if line.startswith("~") else "rejected"
         yield minute, line.removeprefix("~"), own if letter == "d" else passed
-    in_shadow = any(letter == "d" for _, _, letter in so_far)
+    in_shadow = any(letter == "d" for _, _, letter, _ in so_far)
     yield so_far[0].minute, "", "rejected" if is_rejected else "shadow_rejected" if in_shadow else "allowed"
 
 
@@ -181,8 +183,8 @@ def test_a_report_on_all_rules_counts_a_request_once() -> None:
         UsageBucket.objects.create(rule_slug="rule-1", allowed=requests, rejected=3, **at)
         total = UsageTotal.objects.create(allowed=requests, rejected=4, **at)
     report = Report(span)
-    assert (report.together, report.counts_once) == (Figures(35, 8), True)
-    assert [each.figures for each in report.points[:2]] == [Figures(30, 4), Figures(5, 4)]
+    assert (report.together, report.counts_once) == (Figures.of_requests(35, 8), True)
+    assert [each.figures for each in report.points[:2]] == [Figures.of_requests(30, 4), Figures.of_requests(5, 4)]
     assert Report(span, "rule-0").together == Figures(35, 6)
     for without in (lambda: UsageTotal.objects.filter(pk=total.pk).update(allowed=2, rejected=0), total.delete):
         without()  # of a part of the minute, and of all of it: else the total would be less than its rows
@@ -203,10 +205,10 @@ def test_a_request_of_the_rest_framework_is_decided_before_and_after_its_user_is
         assert gets(client, "/user/", 4, X_Name="ann") == [200, 200, 429, 429]
     engine: Any = backend.get_engine()
     [batch] = engine.take_usage(now_us=10**16)
-    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 2, 0, 0, 0, 0)]
+    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 2, 0, 0, 0, 0, 0)]
     by_rule = {count.label: count[2:] for count in engine.read_usage(batch)}
-    assert by_rule["per-ip|"] == (2, 0, 0, 0, 0, 2)
-    assert by_rule["per-user|"] == (2, 2, 0, 0, 0, 0)
+    assert by_rule["per-ip|"] == (2, 0, 0, 0, 0, 2, 0)
+    assert by_rule["per-user|"] == (2, 2, 0, 0, 0, 0, 0)
     [hour] = {hour for hour, _label in engine.partitions.hours()}
     by_user, by_address = engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5)
     assert ([*by_user.values()], [*by_address.values()]) == ([(2, 2)], [(4, 0)])

@@ -68,7 +68,8 @@ def _points(points: Sequence[Point]) -> list[Row]:
 
 
 def _figures(figures: Figures) -> Row:
-    return {"requests": figures.requests, **asdict(figures), "rejection_rate": figures.rejection_rate}
+    units = figures.units if figures.has_costs else None
+    return {"requests": figures.requests, **asdict(figures), "units": units, "rejection_rate": figures.rejection_rate}
 
 
 def _top_partitions(report: Report) -> list[Row]:

@@ -131,6 +131,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
+        "has_units": any(each.figures.has_costs for each in report.totals),
         "has_other": any(each.figures.rejected_by_other for each in report.totals),
         "has_degraded": bool(together.degraded),
         "chart": chart.draw(report.points),

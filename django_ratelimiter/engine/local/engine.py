@@ -6,6 +6,7 @@ engine is written once, in coroutines; for threads they never suspend. Other att
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
@@ -13,10 +14,11 @@ from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
 from ..adapters import ImmediateAdapter, as_async
-from ..base import Charge, Verdict, Version, receipts_of
+from ..base import Charge, Verdict, Version, mark_refunded, receipts_of
 from ..call import Answer, Call, CounterStates, LocalAnswer
 from ..coroutines import finished, run_sync
-from ..usage import continued
+from ..partition_stats import MINUTE_US
+from ..usage import continued, refunded, uncounted
 from .store import Hand, LocalCounters
 
 
@@ -88,7 +90,7 @@ class AsyncLocalFirstEngine:
                 counters.forget([call.names()[place] for place in fetching])
             if isinstance(error, StaleRules) and (receipts := receipts_of(call.returned)):
                 with suppress(EngineUnavailable):
-                    await self.engine.refund(receipts)
+                    await self.engine.refund(uncounted(receipts))
             raise
         with counters.lock:
             counters.due_at = max(counters.due_at, -inf if version is None else began + counters.ask_interval)
@@ -109,7 +111,8 @@ class AsyncLocalFirstEngine:
             counters.due_at = began + counters.ask_interval if is_due else counters.due_at
         found: Any = counters.memory.check(mine, refund_if_denied=ours, reject=rejected or rest.is_rejected)
         if found.is_rejected and not rest.is_rejected:  # another thread was faster
-            await self.refund(rest)
+            await self.refund(uncounted(rest))
+            mark_refunded(rest)
         counters.count(found, continued(call.so_far, rest, is_rejected=rest.is_rejected))
         answer = (LocalAnswer if rest.is_local else Answer).joined(call, [(local, found), (others, rest)])
         answer.is_rejected = found.is_rejected
@@ -128,10 +131,17 @@ class AsyncLocalFirstEngine:
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""
         verdicts, counters = list(verdicts), self.counters
+        minute = time.time_ns() // 1_000 // MINUTE_US
+        counted = refunded(receipts_of(verdicts), minute)
         counters.memory.refund([verdict for verdict in verdicts if verdict.charge.is_local])
         with counters.lock:
             counters.put_back(verdicts)
-        if theirs := receipts_of(verdicts):
+        theirs = receipts_of(verdicts)
+        by_engine = {field for _, field, _ in refunded(theirs, minute)}
+        for entry in counted:
+            if entry[1] not in by_engine:
+                counters.usage.add(*entry, waits=True)
+        if theirs:
             await self.engine.refund(theirs)
 
     async def reset(self, charges: Iterable[Charge]) -> None:

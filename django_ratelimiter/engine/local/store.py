@@ -33,7 +33,7 @@ from ..base import Charge, Counted, Verdict, Version
 from ..call import NO_CHARGES, Answer, Call, CounterStates, LocalAnswer
 from ..locks import freed_by_fork
 from ..memory import MemoryEngine
-from ..usage import UsageBuffer, field_of, joined, lines_of, name_of
+from ..usage import UsageBuffer, extras_of, field_of, joined, lines_of, name_of, uncounted
 
 #: Units that were not touched for so many seconds are given back, even if their interval is not over. A thread looks
 #: for them twice as often.
@@ -195,14 +195,18 @@ class LocalCounters:
     def count(self, answer: Answer, so_far: tuple[Counted, ...] = ()) -> None:
         """Count a call that was decided here. so_far: as in `Call`, if not as its call says."""
         template, so_far = answer.charges.template, so_far or answer.charges.so_far
-        if template.is_counted or so_far:
+        if template.is_counted or so_far or answer.charges.settled:
             counted = template.kept.get(LocalCounters)  # if all of its charges are allowed
             if counted is None:
                 allowed = "a" * len(template.charges)
                 counted = template.kept[LocalCounters] = joined(lines_of(template.charges), allowed)
             if so_far or answer.is_rejected or not answer.is_local or any(answer.states.waits):
                 counted = name_of(field_of(answer, is_rejected=answer.is_rejected, so_far=so_far), answer)
-            self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
+            for extra in extras_of(answer.charges, so_far):
+                if extra.applies([verdict.allowed for verdict in answer], is_rejected=answer.is_rejected):
+                    self.usage.add(answer.states.at_us // 60_000_000, extra.field, extra.units, waits=True)
+            if counted:
+                self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
 
     def fetch(
         self, call: Call, version: int | Version | None, now: float, *, comes_again: bool
@@ -329,7 +333,7 @@ class LocalCounters:
                 hand.until = -inf if hand.least == inf else hand.until
             receipts = self._receipts(idle)
         for start in range(0, len(receipts), MAX_RETURNED):
-            self.engine.refund(receipts[start : start + MAX_RETURNED])
+            self.engine.refund(uncounted(receipts[start : start + MAX_RETURNED]))
         while now >= self.usage.due_at and (counts := self.usage.lease()):
             with self.usage.sending(counts):
                 self.engine.check(NO_CHARGES, counts=counts)

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from ...exceptions import StaleRules
 from .. import usage
-from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
+from ..base import Charge, UsageCount, Verdict, Version, as_version, leases, receipts_of
 from ..call import Answer, Call
 from ..limits import check_time
 from ..locks import freed_by_fork
@@ -103,10 +103,12 @@ class MemoryEngine:
                 answer.reject()
             if answer.is_rejected:
                 self._counters.refund(refund_if_denied)
-            if self._counts_usage and (call.template.is_counted or call.so_far):
+            if self._counts_usage and (call.template.is_counted or call.so_far or call.settled):
                 field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=call.so_far)
-                self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
-                self.partitions.note(answer, call.template.pools, now, is_rejected=answer.is_rejected)
+                self._count_extras(call, now // MINUTE_US, [verdict.allowed for verdict in answer], answer.is_rejected)
+                if field:
+                    self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
+                    self.partitions.note(answer, call.template.pools, now, is_rejected=answer.is_rejected)
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]
@@ -124,11 +126,15 @@ class MemoryEngine:
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
         with self._lock:
-            self._counters.refund(verdicts)
+            receipts = receipts_of(verdicts)
+            for entry in usage.refunded(receipts, self._now(None) // MINUTE_US) if self._counts_usage else ():
+                self._count(*entry)
+            self._counters.refund(receipts)
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        self.refund(leases(verdicts))
+        with self._lock:
+            self._counters.refund(leases(verdicts))
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
@@ -203,6 +209,11 @@ class MemoryEngine:
             self._added[carry.id] = now + HELD_US
             for entry in carry.entries:
                 self._rejections.record_local(entry, self._count(*entry), now)
+
+    def _count_extras(self, call: Call, minute: int, passed: Sequence[bool], is_rejected: bool) -> None:
+        for extra in usage.extras_of(call):
+            if extra.applies(passed, is_rejected=is_rejected):
+                self._count(minute, extra.field, extra.units)
 
     def _count(self, minute: int, field: str, calls: int) -> int:
         """Count calls, and return how many were counted under this field in this minute."""

@@ -91,7 +91,7 @@ class AsyncRedisEngine(RedisCore):
 
     async def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        await self.refund(leases(verdicts))
+        await self._refund(leases(verdicts), is_counted=False)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""

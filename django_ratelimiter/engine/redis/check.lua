@@ -19,7 +19,7 @@
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that it wants in advance) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
---          partition of each, as `noted` in engine/base.py; then, if a process has held counts, their id, empty if they
+--          partition of each, as `noted` in engine/base.py, or field and number of `Extra` in engine/usage; then, if a process has held counts, their id, empty if they
 --          come only once, and minute, field and calls of each; see engine/usage/__init__.py for fields of rejections
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
@@ -237,7 +237,10 @@ if notes > 0 then
         if members > MAX_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
       end
     end
-    if is_sampled == 1 then
+    if is_sampled == 2 and passed and not rejected or is_sampled == 3 and rejected then
+      local usage, field, calls, counted = KEYS[2], label, tonumber(partition), nil
+      --@count
+    elseif is_sampled == 1 then
       local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], label .. '\n' .. partition
       key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then

@@ -134,7 +134,7 @@ class RedisEngine(RedisCore):
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        self.refund(leases(verdicts))
+        run_sync(self._refund(leases(verdicts), is_counted=False))
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""

@@ -97,7 +97,7 @@ def keys_of_more(
     keys: list[bytes] = []
     for (sampled, weight, *_), label, _, _ in notes:
         first = minute if sampled else minute // 60 * 60  # the first of the hour, so that it is cached for longer
-        keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
+        keys += _keys_of_note(prefix, sampled, weight > 0, label, first) if sampled < 2 else []
     if counts:
         if counts.id:
             keys.append(bulk_string(f"{prefix}held:{counts.id}".encode()))

@@ -25,7 +25,7 @@ from .packing import (
     opening_of,
     receipt_of,
 )
-from .partition_notes import PartitionNote, PartitionTracker
+from .partition_notes import PartitionNote, PartitionTracker, notes_of_units
 from .scripts import CHECK_SHA
 
 #: Maximum number of times that a call is sent, each time for the minute and the calendar windows of Redis's last reply.
@@ -179,6 +179,8 @@ class CallEncoder:
         field, charges = parts.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
         if call.so_far:
             field = _field_of(call.template.charges, call.so_far, times[0] // MINUTE_US)
+        if mode % ScriptMode.RETURNED in COUNTING and (units := notes_of_units(call)):
+            notes = [*notes, *units]
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)
@@ -215,8 +217,18 @@ class CallEncoder:
         field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=answer.charges.so_far)
         minute = at_us // MINUTE_US if field else None
         opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
-        words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")
-        return self._call_of(shard, names, words, minute)
+        words, passed = (
+            (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n"),
+            [each.allowed for each in answer],
+        )
+        extras = [
+            each for each in usage.extras_of(answer.charges) if each.applies(passed, is_rejected=answer.is_rejected)
+        ]
+        if minute is None or not extras:
+            return self._call_of(shard, names, words, minute)
+        counts = usage.UsageCarry("", tuple((minute, each.field, -each.units) for each in extras))
+        keys = keys_of_more(self._prefixes[shard], minute, (), counts)
+        return self._call_of(shard, names, words, minute, keys, more_of((), counts))
 
     def _call_of(
         self,

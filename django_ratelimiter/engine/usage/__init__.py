@@ -3,7 +3,8 @@
 A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed, `s`
 allowed beyond its soft quota, `d` rejected by its rule, `o` allowed by its rule, but rejected by another; in capitals
 if a process decided without the engine. A shadow charge's line starts with `~`; that of a charge that is not counted
-has no label.
+has no label. An allowed request costs 1 unit, or the number after a tab at the end of its rule's line. Units beyond
+that are counted under the label and the letter `+`, whatever their number: see `Extra`.
 
 If earlier calls for the same request were counted, their lines and letters come first, each line after `~~`, the number
 of minutes since then and a colon. So the field of a later call says what has become of the request: if that call
@@ -20,29 +21,34 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
-from ..base import Charge, Counted, UsageCount, Verdict
+from ..base import NEVER, Charge, Counted, UsageCount, Verdict
+from ..call import Call
+from ..limits import Limit
 from ..partition_stats import MINUTE_US
 
 SHADOW = "~"
+
+#: The letter of a field that counts units.
+UNITS: Final = "+"
 
 #: The beginning of the lines of earlier calls for the same request.
 CONTINUES: Final = "~~"
 
 #: The outcomes of a request under one rule, each outweighing those before it: `w` = a shadow charge rejects it.
-_OF_RULE: Final = "asowd"
+_OF_RULE: Final = "+asowd"
 
 #: Those of the request itself, which is rejected if any rule rejects it.
 _OF_REQUEST: Final = "aswod"
 
 #: The counts of `UsageCount` that an outcome adds to.
-_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,)}
-_DEGRADED: Final = 4
+_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,), UNITS: ()}
+_DEGRADED, _EXTRA = 4, 6
 
 #: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
@@ -67,28 +73,111 @@ WAITING_SECONDS: Final = 1.0
 RESEND_SECONDS: Final = 1.0
 
 
+#: A minute since the Unix epoch, a field, and the calls or units to add to it.
+Entry = tuple[int, str, int]
+
+
 @dataclass(slots=True)
 class UsageCarry:
     """Counts of a process that are sent to the engine, which adds counts with the same id only once.
 
-    entries: a minute since the Unix epoch, a field, and the calls to add to it. shard: the one that they were
+    id: empty if they are sent only once. shard: the one that they were
     sent to, if the engine has several, until it is known whether they have arrived: they can only be sent
     there again. `None` = any shard.
     """
 
     id: str
-    entries: tuple[tuple[int, str, int], ...]
+    entries: tuple[Entry, ...]
     shard: int | None = None
 
 
-def line_of(label: str | None, *, gating: bool) -> str:
-    """Return the line of a charge. label: `None` = it is not counted."""
-    return f"{'' if gating else SHADOW}{label or ''}"
+def line_of(label: str | None, *, gating: bool, cost: int | None = None) -> str:
+    """Return the line of a charge. label: `None` = it is not counted. cost: the usual one."""
+    return f"{'' if gating else SHADOW}{label or ''}" + (f"\t{cost}" if label and cost not in (1, None) else "")
 
 
 def lines_of(charges: Iterable[Charge]) -> list[str]:
     """Return the line of each charge."""
-    return [line_of(charge.usage, gating=charge.gating) for charge in charges]
+    return [line_of(charge.usage, gating=charge.gating, cost=charge.usual_cost) for charge in charges]
+
+
+class Extra(NamedTuple):
+    """Units of a label that its charges in a call cost beyond the usual cost. A label with several charges counts once.
+
+    They are counted if all charges of these places are allowed and the call is not rejected; if_rejected: if it is.
+    """
+
+    places: tuple[int, ...]
+    label: str
+    units: int
+    if_rejected: bool = False
+
+    @property
+    def field(self) -> str:
+        """The field that they are counted under."""
+        return f"{self.label}\n{UNITS}"
+
+    def applies(self, passed: Sequence[bool], *, is_rejected: bool) -> bool:
+        """Return whether they are counted. passed: whether each charge of the call is allowed."""
+        return is_rejected is self.if_rejected and all(passed[place] for place in self.places)
+
+
+def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra]:
+    """Return the units to count apart, if the call is allowed or rejected. so_far: `None` = as the call says."""
+    template = call.template
+    extras: list[Extra] | None = template.kept.get(Extra)
+    if extras is None:
+        extras = template.kept[Extra] = _extras_of(template.charges)
+    so_far = call.so_far if so_far is None else so_far
+    if not (so_far or call.settled):
+        return extras
+    settled = [Extra((), label, units) for label, units in (call.settled or {}).items()]
+    return [*extras, *_corrections_of(so_far), *settled]
+
+
+def _extras_of(charges: Sequence[Charge]) -> list[Extra]:
+    places: dict[str, list[int]] = {}
+    for place, charge in enumerate(charges):
+        if charge.usage is not None and charge.usual_cost is not None and charge.cost < NEVER:
+            places.setdefault(charge.usage, []).append(place)
+    costs = [(some, label, charges[some[0]]) for label, some in places.items()]
+    extras = [Extra(tuple(some), label, each.cost - (each.usual_cost or 0)) for some, label, each in costs]
+    return [extra for extra in extras if extra.units]
+
+
+def _corrections_of(so_far: Iterable[Counted]) -> list[Extra]:
+    """Return the units of earlier calls for a request that are taken back if a later one rejects it."""
+    if any(each.letter in "doDO" and not each.line.startswith(SHADOW) for each in so_far):
+        return []  # it was rejected already
+    return [Extra((), label_in(each.line), -each.units, if_rejected=True) for each in so_far if each.units]
+
+
+def refunded(receipts: Iterable[Verdict], minute: int) -> tuple[Entry, ...]:
+    """Return the counts, in this minute, of the units that these receipts refund. A label of a request counts once."""
+    first: dict[str, Limit] = {}
+    units: dict[str, int] = {}
+    for receipt in receipts:
+        charge = receipt.charge
+        label = charge.usage if charge.usual_cost is not None else None
+        if label is not None and first.setdefault(label, charge.limit) == charge.limit:
+            units[label] = units.get(label, 0) - receipt.spent
+    return tuple((minute, Extra((), label, number).field, number) for label, number in units.items() if number)
+
+
+def carried(receipts: Iterable[Verdict], minute: int) -> UsageCarry | None:
+    """Return what `refunded` does, for a call to carry."""
+    entries = refunded(receipts, minute)
+    return UsageCarry("", entries) if entries else None
+
+
+def uncounted(receipts: Iterable[Verdict]) -> list[Verdict]:
+    """Return these receipts so that usage does not count what they refund."""
+    return [replace(each, charge=each.charge._replace(usual_cost=None)) for each in receipts]
+
+
+def label_in(line: str) -> str:
+    """Return the label in a line."""
+    return line.removeprefix(SHADOW).partition("\t")[0]
 
 
 def joined(lines: Sequence[str], letters: str, so_far: Iterable[Counted] = (), minute: int = 0) -> str:
@@ -133,9 +222,11 @@ def continued(so_far: tuple[Counted, ...], verdicts: Sequence[Verdict], *, is_re
     lines = lines_of([verdict.charge for verdict in verdicts])
     if not (so_far or _counts(lines)):
         return ()
+    extras, passed = _extras_of([each.charge for each in verdicts]), [each.allowed for each in verdicts]
+    extra = {each.places[0]: each.units for each in extras if each.applies(passed, is_rejected=is_rejected)}
     counted = [
-        Counted(verdict.at_us // MINUTE_US, line, letter_of(verdict, is_rejected=is_rejected))
-        for line, verdict in zip(lines, verdicts, strict=True)
+        Counted(verdict.at_us // MINUTE_US, line, letter_of(verdict, is_rejected=is_rejected), extra.get(place, 0))
+        for place, (line, verdict) in enumerate(zip(lines, verdicts, strict=True))
     ]
     return (*so_far, *counted)
 
@@ -164,44 +255,47 @@ def requests_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
     return _summed([change for field, calls in fields.items() for change in _of_request(minute, field, calls)])
 
 
-#: What a field adds to the counts: the minute, the label, the letter of an outcome, and the number of requests.
-_Change = tuple[int, str, str, int]
+#: What a field adds to the counts: minute, label, the letter of an outcome, the number of requests, and extra units.
+_Change = tuple[int, str, str, int, int]
+
+#: A charge in a field: the minute, the label, the letter of its outcome, and its usual cost.
+_Outcome = tuple[int, str, str, int]
 
 
 def _summed(changes: Iterable[_Change]) -> list[UsageCount]:
     totals: dict[tuple[int, str], list[int]] = {}
-    for minute, label, letter, calls in changes:
-        counts = totals.setdefault((minute, label), [0] * 6)
+    for minute, label, letter, calls, units in changes:
+        counts = totals.setdefault((minute, label), [0] * 7)
         for place in (*_COLUMNS[letter.lower()], *[_DEGRADED][: letter.isupper()]):
             counts[place] += calls
+        counts[_EXTRA] += units
     return [UsageCount(*key, *counts) for key, counts in totals.items() if any(counts)]
 
 
 def _of_rules(minute: int, field: str, calls: int) -> Iterator[_Change]:
     earlier, latest = _outcomes(minute, field)
-    for (at, label), letters in _by_label(latest).items():
-        yield at, label, _worst(letters, _OF_RULE), calls
+    for at, label, letter, cost in _by_label(latest):
+        yield at, label, letter, calls, calls * (cost if letter == UNITS else cost - 1 if letter in "asAS" else 0)
     if _rejects(latest) and not _rejects(earlier):
-        for (at, label), letters in _by_label(earlier).items():
-            letter = _worst(letters, _OF_RULE)
+        for at, label, letter, cost in _by_label(earlier):
             if letter in "asAS":
-                yield at, label, letter, -calls
-                yield at, label, "o" if letter.islower() else "O", calls
+                yield at, label, letter, -calls, -calls * (cost - 1)
+                yield at, label, "o" if letter.islower() else "O", calls, 0
 
 
 def _of_request(minute: int, field: str, calls: int) -> Iterator[_Change]:
     earlier, latest = _outcomes(minute, field)
     at = earlier[0][0] if earlier else minute
     for outcomes, times in ((earlier, -calls), (earlier + latest, calls)):
-        if outcomes:
-            letter = _worst([letter for _, _, letter in outcomes], _OF_REQUEST)
-            yield at, "", {"o": "d", "O": "D"}.get(letter, letter), times
+        if outcomes and outcomes[0][2] != UNITS:
+            letter = _worst([letter for _, _, letter, _ in outcomes], _OF_REQUEST)
+            yield at, "", {"o": "d", "O": "D"}.get(letter, letter), times, 0
 
 
-def _outcomes(minute: int, field: str) -> tuple[list[tuple[int, str, str]], list[tuple[int, str, str]]]:
-    """Return minute, label and letter of each charge of the earlier calls for a request, and of the latest."""
+def _outcomes(minute: int, field: str) -> tuple[list[_Outcome], list[_Outcome]]:
+    """Return the charges of the earlier calls for a request, and those of the latest."""
     *lines, letters = without_name(field).split("\n")
-    earlier, latest = list[tuple[int, str, str]](), list[tuple[int, str, str]]()
+    earlier, latest = list[_Outcome](), list[_Outcome]()
     for line, letter in zip(lines, letters, strict=True):
         found, at = latest, minute
         if line.startswith(CONTINUES):
@@ -209,17 +303,19 @@ def _outcomes(minute: int, field: str) -> tuple[list[tuple[int, str, str]], list
             found, at = earlier, minute - int(ago)
         if line.startswith(SHADOW):
             letter = {"d": "w", "D": "W"}.get(letter, letter)
-        found.append((at, line.removeprefix(SHADOW), letter))
+        cost = line.partition("\t")[2]
+        found.append((at, label_in(line), letter, int(cost) if cost.isdecimal() else 1))
     return earlier, latest
 
 
-def _by_label(outcomes: Iterable[tuple[int, str, str]]) -> dict[tuple[int, str], list[str]]:
-    """Return the letters of each label that is counted."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for at, label, letter in outcomes:
-        if label:
-            found.setdefault((at, label), []).append(letter)
-    return found
+def _by_label(outcomes: Iterable[_Outcome]) -> Iterator[_Outcome]:
+    """Yield the outcome of each label that is counted, of all its charges."""
+    found: dict[tuple[int, str], list[_Outcome]] = {}
+    for each in outcomes:
+        if each[1]:
+            found.setdefault(each[:2], []).append(each)
+    for (at, label), some in found.items():
+        yield at, label, _worst([letter for _, _, letter, _ in some], _OF_RULE), some[0][3]
 
 
 def _worst(letters: Sequence[str], order: str) -> str:
@@ -228,8 +324,8 @@ def _worst(letters: Sequence[str], order: str) -> str:
     return worst.upper() if any(map(str.isupper, letters)) else worst
 
 
-def _rejects(outcomes: Iterable[tuple[int, str, str]]) -> bool:
-    return any(letter in "doDO" for _, _, letter in outcomes)
+def _rejects(outcomes: Iterable[_Outcome]) -> bool:
+    return any(letter in "doDO" for _, _, letter, _ in outcomes)
 
 
 def minute_of(batch: str) -> int:

@@ -89,7 +89,8 @@ def rejected_labels(field: str) -> list[str]:
     """Return the label of each charge that has rejected the calls of a field; shadow labels keep their prefix."""
     *labels, outcomes = field.split("\n")
     pairs = zip(labels, outcomes, strict=False)
-    return [label for label, outcome in pairs if outcome in "dD" and not label.startswith(CONTINUES)]
+    rejected = [label for label, outcome in pairs if outcome in "dD" and not label.startswith(CONTINUES)]
+    return [label.partition("\t")[0] for label in rejected]
 
 
 def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:

@@ -90,7 +90,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         try:
             counts = engine.read_usage(batch)
             totals = engine.read_requests(batch) if hasattr(engine, "read_requests") else []  # some engines have none
-            if any(min(count[2:]) < 0 for count in (*counts, *totals)) and (failed or batch not in postponed):
+            if any(min(count[2:-1]) < 0 for count in (*counts, *totals)) and (failed or batch not in postponed):
                 if batch not in postponed:
                     postponed.add(batch)
                     waiting.append(batch)  # corrections are collected after what they correct

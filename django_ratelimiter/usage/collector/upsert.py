@@ -49,8 +49,9 @@ def add(database: str, totals: Amounts, model: type[UsageCounts] = UsageBucket) 
     """Add these numbers to rows, in the caller's transaction. Raises OperationalError if it cannot be done now."""
     upserts = connections[database].features.supports_update_conflicts
     changed: dict[Any, Sequence[int]] = {key: totals[key] for key in sorted(totals) if any(totals[key])}
-    # Constraints also check the values of the INSERT, so a new row must not be below 0.
-    for takes_back, some in groupby(changed, lambda key: min(changed[key]) < 0):
+    # Constraints also check the values of the INSERT, so a new row must not be below 0; but for its units.
+    least = len(UsageBucket.COUNTS) - 1
+    for takes_back, some in groupby(changed, lambda key: min(changed[key][:least]) < 0):
         keys = list(some)
         if takes_back or not upserts:
             _add_one_by_one(database, model, keys, totals)
@@ -94,7 +95,7 @@ def _add_one_by_one(database: str, model: type[UsageCounts], keys: Sequence[Any]
 
 
 def _sum(field: str, amount: int) -> Any:
-    if amount > 0:
+    if amount > 0 or field == "units":
         return F(field) + amount
     # Not the maximum of the difference and 0: MySQL and MariaDB raise an error for unsigned results below 0.
     return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

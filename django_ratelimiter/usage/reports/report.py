@@ -140,7 +140,7 @@ class Report:
         totals = UsageTotal.objects.filter(_within(ranges))
         if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
             return None  # a part has none, as of an engine that counts none
-        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_TOTALS).values()))
+        once = Figures.of_requests(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_TOTALS).values()))
         return None if any(each.figures.requests > once.requests for each in self.totals) else once
 
     @cached_property
@@ -180,9 +180,9 @@ class Report:
             rows: QuerySet[Any] = self._rows([each])
             if self._once is not None:
                 rows = UsageTotal.objects.filter(each.condition)
-            wanted = SUMS if self._once is None else SUMS_OF_TOTALS
+            made, wanted = (Figures, SUMS) if self._once is None else (Figures.of_requests, SUMS_OF_TOTALS)
             for start, *figures in rows.order_by("start").values_list("start").annotate(**wanted):
-                sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
+                sums[bisect_right(starts, aware(start)) - 1] += made(*figures)
         ends = [*starts[1:], self.period.end]
         return [
             Point(max(start, self.period.start), min(end, self.period.end), each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -40,7 +40,7 @@ class Figures:
 
     allowed: they went through; soft_exceeded is a part of them. rejected: by the rule. rejected_by_other: by another
     rule. shadow_rejected: would have been rejected if the rule were enforced.
-    degraded: a part of all, decided by a process without Redis.
+    degraded: a part of all, decided by a process without Redis. units: what the allowed ones cost, less refunds.
     """
 
     allowed: int = 0
@@ -49,6 +49,12 @@ class Figures:
     soft_exceeded: int = 0
     degraded: int = 0
     rejected_by_other: int = 0
+    units: int = 0
+
+    @classmethod
+    def of_requests(cls, *counts: int) -> Figures:
+        """Return the figures of totals of requests, by `SUMS_OF_TOTALS`. Units belong to rules: here each costs 1."""
+        return replace(cls(*counts), units=counts[0])
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(*[getattr(self, name) + getattr(other, name) for name in UsageBucket.COUNTS])
@@ -57,6 +63,11 @@ class Figures:
     def requests(self) -> int:
         """Return the number of requests that the rule matched."""
         return self.allowed + self.rejected + self.rejected_by_other + self.shadow_rejected
+
+    @property
+    def has_costs(self) -> bool:
+        """Return whether a request has cost another number of units than 1."""
+        return self.units != self.allowed
 
     @property
     def rejection_rate(self) -> float | None:
@@ -81,7 +92,7 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
     )
     both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is
     rows = sorted(both)  # so that the total replaces the sum
-    return {start: Figures(*map(int, figures)) for start, _place, *figures in rows}
+    return {start: Figures.of_requests(*map(int, figures)) for start, _place, *figures in rows}
 
 
 class Total(NamedTuple):

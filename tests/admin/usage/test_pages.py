@@ -37,6 +37,7 @@ TABLES = ("totals", "series", "top")
 
 def count(ago: timedelta, rule: str = "search", tier: str = "free", **figures: Any) -> None:
     """Usage of so long ago, in its minute, its hour and its day."""
+    figures.setdefault("units", figures.get("allowed", 0))
     for granularity in Granularity:
         UsageBucket.objects.create(
             rule_slug=rule, tier_slug=tier, granularity=granularity, start=stored(start_of(ago, granularity)), **figures
@@ -198,6 +199,8 @@ class TestData:
                 "shadow_rejected": 1,
                 "soft_exceeded": 2,
                 "degraded": 3,
+                "rejected_by_other": 0,
+                "units": None,
                 "rejection_rate": 50 / 101,
                 "requests_before": 50,
             }

@@ -116,7 +116,7 @@ def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis
     engine._clock_ahead = 2 * DAY
     day = Limit(5, calendar="day", algorithm="fixed_window")
     assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
-    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, *[0] * 5), ("b|", 1, *[0] * 5)]
+    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, *[0] * 6), ("b|", 1, *[0] * 6)]
 
 
 def test_usage_keys_expire(redis_client: redis.Redis) -> None:
@@ -150,7 +150,9 @@ Calls = list[tuple[int, list[Charge]]]
 
 @st.composite
 def calls(draw: st.DrawFn) -> Calls:
-    rules = {f"rule{number}|{tier}": draw(st.booleans()) for number in range(3) for tier in ("", "pro")}
+    labels = [f"rule{number}|{tier}" for number in range(3) for tier in ("", "pro")]
+    rules = {label: draw(st.booleans()) for label in labels}
+    costs = {label: draw(st.sampled_from((None, 0, 1, 3))) for label in labels}
     made: Calls = []
     for _ in range(draw(st.integers(1, 15))):
         charges = []
@@ -159,14 +161,17 @@ def calls(draw: st.DrawFn) -> Calls:
             soft, delay = draw(st.none() | st.integers(1, 3)), draw(st.sampled_from((None, 0, 30_000)))
             limit = Limit(4, 86_400, draw(st.sampled_from(Algorithm)), soft_quota=soft)
             cost = draw(st.integers(0, 5))
-            charges.append(Charge(key, limit, cost, rules.get(label or "", True), label, draw(st.booleans()), delay))
+            own = {"usual_cost": costs.get(label or "")}
+            charges.append(
+                Charge(key, limit, cost, rules.get(label or "", True), label, draw(st.booleans()), delay, **own)
+            )
         made.append((draw(st.integers(0, 3)), charges))
     return made
 
 
 def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
     """Count the verdicts of each call, minute by minute, as the words of UsageCount say it."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 6)
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
     for minute, verdicts in calls:
         rejected = any(verdict.charge.gating and not verdict.allowed for verdict in verdicts)
         for label in {verdict.charge.usage for verdict in verdicts if verdict.charge.usage is not None}:
@@ -175,6 +180,8 @@ def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
             column = (5 if rejected else 0) if allowed else 1 if mine[0].charge.gating else 2
             totals[FIRST + minute, label][column] += 1
             totals[FIRST + minute, label][3] += allowed and any(verdict.soft_exceeded for verdict in mine)
+            if allowed and not rejected and mine[0].charge.usual_cost is not None:
+                totals[FIRST + minute, label][6] += mine[0].charge.cost - 1
     return sorted(UsageCount(minute, label, *counts) for (minute, label), counts in totals.items())
 
 
@@ -189,7 +196,7 @@ def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_
                 if number == closed_between:
                     counts += collected(engine)
             counts += collected(engine)
-            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 6)
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
             for minute, label, *outcomes in counts:
                 totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
             assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)

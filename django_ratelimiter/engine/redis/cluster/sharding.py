@@ -10,12 +10,11 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import ResponseError
-
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Charge, Verdict, Version, mark_refunded
 from ...call import NO_CHARGES, Answer, Call
+from ..connections.faults import may_have_been_run
 from ..protocol import CallEncoder, ScriptMode
 
 #: Default number of shards in a cluster.
@@ -86,12 +85,13 @@ class ShardCoordinator:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
             part.call = part.call.continuing(so_far)
+            part.call.settled = call.call.settled if shard == asked[0] else None
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
                 found[shard] = answer = await self._send_with_counts(one, deadline_at)
             except (Exception, CancelledError) as error:
                 if found:
-                    is_lost = isinstance(error, CancelledError) or _may_have_been_run(error)
+                    is_lost = isinstance(error, CancelledError) or may_have_been_run(error)
                     await self._finish(self._undo(found, deadline_at, is_lost=is_lost))
                 raise
             if len(asked) > 1:
@@ -138,16 +138,21 @@ class ShardCoordinator:
             verdicts |= zip(part.places, answer.peeked(), strict=True)
         return [verdicts[place] for place in range(len(call))]
 
-    async def refund(self, receipts: Sequence[Verdict]) -> None:
-        """Refund in every shard that can be reached; raises EngineUnavailable if one could not."""
-        if receipts:
-            await self._finish(self._refund_each(self._parts(NO_CHARGES, receipts)))
+    async def refund(self, receipts: Sequence[Verdict], minute: int | None) -> None:
+        """Refund in every shard that can be reached; raises EngineUnavailable if one could not.
 
-    async def _refund_each(self, parts: dict[int, ShardPart]) -> None:
+        minute: in which usage counts their units; `None` = it does not.
+        """
+        if receipts:
+            await self._finish(self._refund_each(self._parts(NO_CHARGES, receipts), minute))
+
+    async def _refund_each(self, parts: dict[int, ShardPart], minute: int | None) -> None:
         problem: BaseException | None = None
         for shard in sorted(parts):
+            receipts = parts[shard].receipts
+            counts = None if minute is None else usage.carried(receipts, minute)
             try:
-                await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=parts[shard].receipts), None)
+                await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts), None)
             except (EngineUnavailable, CancelledError) as error:
                 problem = error
             else:
@@ -219,16 +224,9 @@ class ShardCoordinator:
         try:
             return await self._make_call(call, deadline_at)
         except Exception as error:
-            if not (was_sent or _may_have_been_run(error)):
+            if not (was_sent or may_have_been_run(error)):
                 counts.shard = None
             raise
-
-
-def _may_have_been_run(error: Exception) -> bool:
-    """Return whether a shard may have run a failed call: it was sent, and not rejected."""
-    cause = error.__cause__
-    is_known = cause is None or isinstance(cause, ResponseError) or "refused" in str(cause)
-    return isinstance(error, EngineUnavailable) and not is_known
 
 
 def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int, list[bytes]]:

@@ -152,6 +152,27 @@ def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
     assert counted(sync_engine) == {"rule5|": (1, 0), "rule40|": (1, 0)}
 
 
+def test_units_of_a_call_that_fails_or_is_rejected_in_a_later_shard_are_not_counted(
+    cluster: Cluster, engine: Any, sync_engine: RedisEngine
+) -> None:
+    first, later = charge(5, Limit(99, 60), cost=7, usual_cost=1), charge(40, cost=3, usual_cost=2)
+    for _ in range(3):
+        engine.check([first, later])  # the first is allowed, the others are rejected
+    owner = cluster.owner("{rl:40}")
+    owner.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(EngineUnavailable):
+            engine.check([first, later])
+    finally:
+        owner.ask("CONFIG", "SET", "maxmemory", "0")
+    receipts = engine.check([first])
+    receipts[0].spent = 4
+    engine.refund(receipts)
+    batches = sync_engine.take_usage(now_us=int(time.time() * 1e6) + HOUR)
+    found = summed(sync_engine.read_usage(batch) for batch in batches)
+    assert {count.label: (count.allowed, count.units) for count in found} == {"rule5|": (2, 7 + 3), "rule40|": (1, 3)}
+
+
 def test_an_impossible_charge_leaves_nothing_spent(engine: Any) -> None:
     with pytest.raises(ValueError, match="cost"):
         engine.check([charge(3), charge(40, cost=-1)])
@@ -172,7 +193,7 @@ def test_what_is_refunded_released_or_reset_lies_anywhere(engine: Any) -> None:
 
 def summed(batches: Iterable[list[UsageCount]]) -> list[UsageCount]:
     """The counts of all batches, of which one may correct another."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 6)
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
     for minute, label, *counts in (count for batch in batches for count in batch):
         totals[minute, label] = [sum(both) for both in zip(totals[minute, label], counts, strict=True)]
     return sorted(UsageCount(*key, *counts) for key, counts in totals.items() if any(counts))
@@ -184,7 +205,12 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
     chance = random.Random(seed)
     algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
     charges = [
-        Charge(f"{seed}-{number}", Limit(quota, 60, chance.choice(algorithms), soft_quota=1), usage=f"rule{number}|")
+        Charge(
+            f"{seed}-{number}",
+            Limit(quota, 60, chance.choice(algorithms), soft_quota=1),
+            usage=f"rule{number}|",
+            usual_cost=number % 3,
+        )
         for number, quota in enumerate(chance.randint(2, 9) for _ in range(6))
     ]
     memory, now, receipts = MemoryEngine(), HOUR, ([], [])  # type: ignore[var-annotated]
