@@ -122,7 +122,7 @@ def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> N
 def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> None:
     key = BucketKey("minute", "rule", "free", START)
     with transaction.atomic():
-        add("default", {key: [0] * 6, key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0, 0]})
+        add("default", {key: [0] * 7, key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0, 0, 0]})
     assert rows() == [("rule", "pro", 0, 0, 0, 0)]
 
 
