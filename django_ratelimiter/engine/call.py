@@ -160,10 +160,11 @@ class Call(Sequence[Charge]):
     of what is left then, and none beyond the soft quota; empty = none. `Answer.taken` says how many these were.
     returned: receipts for units that are given back before the call is decided, whatever the decision is.
     so_far: the charges of earlier calls for the same request, as they were counted.
-    settled: more units that requests allowed before have cost, by label.
+    settled: more units that requests allowed before have cost, by label. noted: the labels and partitions that earlier
+    calls have noted as allowed, for the top callers.
     """
 
-    __slots__ = ("_charges", "is_reported", "partitions", "returned", "settled", "so_far", "template", "wants")
+    __slots__ = ("_charges", "is_reported", "noted", "partitions", "returned", "settled", "so_far", "template", "wants")
 
     def __init__(
         self,
@@ -179,6 +180,7 @@ class Call(Sequence[Charge]):
         self.returned: tuple[Verdict, ...] = returned
         self.so_far: tuple[Counted, ...] = so_far
         self.settled: dict[str, int] | None = None
+        self.noted: tuple[tuple[str, str], ...] = ()
         self._charges: list[Charge] | None = None
         self.is_reported: bool = False
 
@@ -223,14 +225,16 @@ class Call(Sequence[Charge]):
     def fetching(self, wants: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
         """Return this call with units that it wants, and receipts that it gives back."""
         call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned), self.so_far)
-        call._charges, call.settled = self._charges, self.settled
+        call._charges, call.settled, call.noted = self._charges, self.settled, self.noted
         return call
 
-    def continuing(self, so_far: tuple[Counted, ...]) -> Call:
-        """Return the call as one for a request that was counted like this so far."""
+    def continuing(self, so_far: tuple[Counted, ...], noted: tuple[tuple[str, str], ...] = ()) -> Call:
+        """Return the call as one for a request that was counted and noted like this so far."""
         if not (so_far and self.partitions):
             return self
-        return Call(self.template, self.partitions, self.wants, self.returned, so_far)
+        call = Call(self.template, self.partitions, self.wants, self.returned, so_far)
+        call.noted = noted
+        return call
 
     def __len__(self) -> int:
         return len(self.partitions)

@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Counted
-from ..engine.call import Call
+from ..engine.call import OVER_ALL_RULES, Call
 from ..engine.partition_stats import MINUTE_US
 from ..engine.usage import line_of
 from ..engine.validation import whole_units
@@ -180,7 +180,9 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
             raise BodyNotRead
         templates = templates.without_body
     charges = templates.fill([source.digest(request) for source in templates.sources], cost)
-    return charges if earlier is NOTHING_TO_DECIDE else charges.continuing(counted_as(earlier.results))
+    if earlier is NOTHING_TO_DECIDE:
+        return charges
+    return charges.continuing(counted_as(earlier.results), noted_as(earlier.results))
 
 
 def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
@@ -197,6 +199,20 @@ def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
         labels.add(label or "")
         found[Counted(minute, line, letter.upper() if verdict is None or result.local else letter, units)] = None
     return tuple(found)
+
+
+def noted_as(results: Iterable[Result]) -> tuple[tuple[str, str], ...]:
+    """Return the labels and partitions that calls with these results have noted as allowed, for the top callers."""
+    passed: dict[tuple[str, str], bool] = {}
+    for rule, tier, _, verdict, _, local in results:
+        label, identity = label_of(rule, tier), identity_of(rule)
+        if verdict is None or local or label is None or rule.sync_interval is not None:
+            continue  # the engine has noted nothing, or perhaps nothing
+        partition = verdict.charge.partition or ""
+        passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
+        if identity:
+            passed[OVER_ALL_RULES + identity, partition] = True
+    return tuple([what for what, allowed in passed.items() if allowed])
 
 
 def _add_templates(

@@ -28,7 +28,7 @@ from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
 from . import events, fallback, refunds
-from .charges import LimitRequest, build_charges, counted_as
+from .charges import LimitRequest, build_charges, counted_as, noted_as
 from .io import IO, TrialIO
 from .templates import NO_RULES, decision_of
 
@@ -81,7 +81,8 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
     if io.is_live:
         events.log_denied(request.identity, denied.record)
     if earlier.results and io.is_live:
-        await refunds.refund_denied(io, earlier, DENIED.continuing(counted_as(earlier.results)))
+        denial = DENIED.continuing(counted_as(earlier.results), noted_as(earlier.results))
+        await refunds.refund_denied(io, earlier, denial)
     return replace(earlier, allowed=False, access=denied.record)
 
 

@@ -15,6 +15,7 @@ from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.partition_stats import is_sampled, merge_top
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, partition_notes
 from django_ratelimiter.engine.redis.partition_notes import WEIGHT, PartitionTracker
+from django_ratelimiter.engine.usage import continued
 from tests.clusters import Cluster
 
 HOUR = 490_000
@@ -77,6 +78,21 @@ def test_a_caller_of_several_rules_counts_once_a_call_over_all_rules(engine: Any
     assert top_partitions(engine, "*user") == {user: (2, 1)}
     assert top_partitions(engine, "*ip") == {address: (2, 1)}
     assert {each for _, each in engine.partitions.hours()} == {"a", "b", "shadow", "c", "*user", "*ip"}
+
+
+def test_a_later_call_that_rejects_corrects_what_an_earlier_one_has_noted(engine: Any) -> None:
+    first = [ChargeTemplate("a:", "", Charge("", MANY, usage="a|"), identity="user")]
+    second = [ChargeTemplate("b:", "", Charge("", TWO, usage="b|"), identity="ip")]
+    early, late = CallTemplate(first), CallTemplate(second)
+    user, address = "u" * 22, "i" * 22
+    for _ in range(5):
+        answer = engine.check(Call(early, (user,)), now_us=NOW_US)
+        so_far = continued((), answer, is_rejected=False)
+        call = Call(late, (address,)).continuing(so_far, (("a|", user), ("*user", user), ("a|", "unknown")))
+        engine.check(call, now_us=NOW_US)
+    assert top_partitions(engine, "a") == {user: (2, 0)}
+    assert top_partitions(engine, "b") == {address: (2, 3)}
+    assert top_partitions(engine, "*user") == {user: (2, 3)}
 
 
 def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:

@@ -108,7 +108,8 @@ class MemoryEngine:
                 self._count_extras(call, now // MINUTE_US, [verdict.allowed for verdict in answer], answer.is_rejected)
                 if field:
                     self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
-                    self.partitions.note(answer, call.template.pools, now, is_rejected=answer.is_rejected)
+                    pools, is_rejected = call.template.pools, answer.is_rejected
+                    self.partitions.note(answer, pools, now, is_rejected=is_rejected, noted=call.noted)
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]

@@ -240,6 +240,16 @@ if notes > 0 then
     if is_sampled == 2 and passed and not rejected or is_sampled == 3 and rejected then
       local usage, field, calls, counted = KEYS[2], label, tonumber(partition), nil
       --@count
+    elseif is_sampled > 3 then -- the weight, plus 3, of a caller that an earlier call has noted as allowed
+      local allowed, denied = KEYS[key + 1], KEYS[key + 2]
+      key = key + 2
+      if rejected and call('ZSCORE', allowed, partition) then
+        call('ZINCRBY', allowed, 3 - is_sampled, partition)
+        if byte(label) == 42 then -- "*": over all rules
+          call('ZINCRBY', denied, is_sampled - 3, partition)
+          call('EXPIRE', denied, USAGE_SECONDS)
+        end
+      end
     elseif is_sampled == 1 then
       local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], label .. '\n' .. partition
       key = key + 2

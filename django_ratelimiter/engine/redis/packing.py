@@ -97,7 +97,8 @@ def keys_of_more(
     keys: list[bytes] = []
     for (sampled, weight, *_), label, _, _ in notes:
         first = minute if sampled else minute // 60 * 60  # the first of the hour, so that it is cached for longer
-        keys += _keys_of_note(prefix, sampled, weight > 0, label, first) if sampled < 2 else []
+        if sampled not in (2, 3):
+            keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
     if counts:
         if counts.id:
             keys.append(bulk_string(f"{prefix}held:{counts.id}".encode()))
@@ -109,6 +110,7 @@ def keys_of_more(
 def _keys_of_note(prefix: str, is_sampled: int, weighs: bool, label: str, minute: int) -> list[bytes]:
     """Return the packed keys of a note, in the order of check.lua."""
     hour, rule = minute // 60, rule_of(label)
-    names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}", "hours"] if weighs else []
-    names += [f"sample:{minute}", "sampled"] if is_sampled else []
+    names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"] if weighs or is_sampled > 1 else []
+    names += ["hours"] if weighs else []
+    names += [f"sample:{minute}", "sampled"] if is_sampled == 1 else []
     return [bulk_string(f"{prefix}{name}".encode()) for name in names]

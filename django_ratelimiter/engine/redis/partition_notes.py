@@ -26,8 +26,8 @@ WEIGHT: Final = 16
 #: Maximum number of calls whose sampled partitions a process remembers; above that, all are found again.
 MAX_REMEMBERED: Final = 50_000
 
-#: The first byte of a note is 1 if its partition is sampled, 2 or 3 if it counts units; the second is the weight; the
-#: others are numbers of charges, from 1 to the maximum of a byte.
+#: The first byte of a note is 1 if its partition is sampled, 2 or 3 if it counts units, and above that if it takes back
+#: what an earlier call has noted; the second is the weight; the others are numbers of charges, from 1 to the maximum.
 MAX_CHARGES: Final = 255
 
 #: Maximum number of rejected callers whose tails wait for the next call of a process.
@@ -132,7 +132,8 @@ def notes_of(charges: Call, weight: int, sampled: int) -> list[PartitionNote]:
     for label, place, numbers in charges.template.pools if weight else ():
         what = bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES]))
         pools.append(PartitionNote(what, label, charges[place].partition or "", place))
-    return [*notes.values(), *pools]
+    earlier = [PartitionNote(bytearray((3 + weight, 0)), *what) for what in charges.noted if weight]
+    return [*notes.values(), *pools, *earlier]
 
 
 def notes_of_units(charges: Call) -> list[PartitionNote]:

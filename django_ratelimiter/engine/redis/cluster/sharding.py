@@ -84,7 +84,7 @@ class ShardCoordinator:
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
-            part.call = part.call.continuing(so_far)
+            part.call = part.call.continuing(so_far, part.call.noted)
             part.call.settled = call.call.settled if shard == asked[0] else None
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
