@@ -110,6 +110,20 @@ def test_what_takes_counts_back_waits_for_what_could_not_be_added(
     assert rows() == [("rule", "free", 1, 0, 0, 1)]
 
 
+@pytest.mark.parametrize("engine", ["memory"], indirect=True)
+def test_corrections_wait_until_all_shards_can_be_read(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a row would not fall below 0, and the counts of the shard that comes back would be too many."""
+    decide(engine, "other|free")
+    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
+    engine.take_usage()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "missed_shards", 1, raising=False)
+        assert collect() == Collected()
+    decide(engine, times=2)
+    assert collect() == Collected(batches=2, requests=2)
+    assert rows() == [("other", "free", 1, 0, 0, 0), ("rule", "free", 1, 0, 0, 1)]
+
+
 def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:
     """The counts are lost, or so old that their row was deleted."""
     engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))

@@ -81,9 +81,8 @@ Entry = tuple[int, str, int]
 class UsageCarry:
     """Counts of a process that are sent to the engine, which adds counts with the same id only once.
 
-    id: empty if they are sent only once. shard: the one that they were
-    sent to, if the engine has several, until it is known whether they have arrived: they can only be sent
-    there again. `None` = any shard.
+    id: empty if they are sent only once. shard: the one that they were sent to, if the engine has several, until it is
+    known whether they have arrived: they can only be sent there again. `None` = any shard.
     """
 
     id: str
