@@ -117,11 +117,10 @@ class MemoryPartitions:
                 samples[whom] = samples.get(whom, 0) + 1
 
     def _take_back(self, label: str, partition: str, hour: int) -> None:
-        weights, who = self._weights[0].get((hour, rule_of(label)), {}), written(partition)
-        if who in weights:
-            weights[who] -= 1
-            if label.startswith("*"):  # over all rules
-                self._weigh(label, partition, hour, allowed=False)
+        weights, who = self._weights[0].setdefault((hour, rule_of(label)), {}), written(partition)
+        weights[who] = weights.get(who, 0) - 1
+        if label.startswith("*"):  # over all rules
+            self._weigh(label, partition, hour, allowed=False)
 
     def _weigh(self, label: str, partition: str, hour: int, allowed: bool) -> None:
         weights, who = self._weights[not allowed].setdefault((hour, rule_of(label)), {}), written(partition)

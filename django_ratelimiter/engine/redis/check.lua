@@ -243,8 +243,9 @@ if notes > 0 then
     elseif is_sampled > 3 then -- the weight, plus 3, of a caller that an earlier call has noted as allowed
       local allowed, denied = KEYS[key + 1], KEYS[key + 2]
       key = key + 2
-      if rejected and call('ZSCORE', allowed, partition) then
+      if rejected then
         call('ZINCRBY', allowed, 3 - is_sampled, partition)
+        call('EXPIRE', allowed, USAGE_SECONDS)
         if byte(label) == 42 then -- "*": over all rules
           call('ZINCRBY', denied, is_sampled - 3, partition)
           call('EXPIRE', denied, USAGE_SECONDS)

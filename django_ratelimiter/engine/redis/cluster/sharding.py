@@ -80,11 +80,11 @@ class ShardCoordinator:
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: dict[int, Answer] = {}
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
-        mode, so_far = call.mode, call.call.so_far
+        mode, so_far, noted = call.mode, call.call.so_far, call.call.noted
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
-            part.call = part.call.continuing(so_far, part.call.noted)
+            part.call = part.call.continuing(so_far, noted)
             part.call.settled = call.call.settled if shard == asked[0] else None
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
@@ -97,7 +97,7 @@ class ShardCoordinator:
             if len(asked) > 1:
                 so_far = usage.continued(so_far, answer, is_rejected=answer.is_rejected)
             if answer.is_rejected:
-                mode = ScriptMode.REJECTED
+                mode, noted = ScriptMode.REJECTED, ()
                 mark_refunded(part.receipts)
             else:
                 allowing.append(shard)

@@ -14,7 +14,7 @@ import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
 from django_ratelimiter.engine.base import Version
-from django_ratelimiter.engine.call import Call
+from django_ratelimiter.engine.call import Answer, Call, CounterStates
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
@@ -65,7 +65,10 @@ def test_a_batch_names_its_shard_unless_it_is_the_first() -> None:
 
 
 def undo(engine: RedisEngine, verdicts: list[Verdict]) -> None:
-    engine._transport.call(engine.encode_undo(verdicts))
+    call = Call.of([verdict.charge for verdict in verdicts])
+    answer = Answer.of(call, CounterStates(verdicts[0].at_us, (), (), (), ()), verdicts)
+    answer.is_rejected = any(each.charge.gating and not each.allowed for each in verdicts)
+    engine._transport.call(engine.encode_undo(answer))
 
 
 def states(client: redis.Redis, charges: list[Charge]) -> list[int]:
