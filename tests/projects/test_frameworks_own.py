@@ -1,6 +1,6 @@
 """The own tests of REST framework's throttles and of django-ratelimit, run with ours: only their imports are changed.
 
-Each runs on both engines, and each of its tests begins without counts.
+Those of the framework run in memory, the others on Redis, and each of them begins without counts.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ RATELIMIT_DIFFERS = {
     "test_no_key",
 }
 
-ENGINES = {
-    "redis": """
+ON_REDIS = """
 CACHES = {"default": CACHES["ratelimit"]}  # what these tests empty is where we count
 CACHES["default"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 60, "SOCKET_TIMEOUT": 60}
 RATELIMITER = {"CACHE_ALIAS": "default", "CLOCK": "client", "DEADLINE_MS": 60_000}
-""",
-    "memory": """
+"""
+
+IN_MEMORY = """
 CACHES = {"default": CACHES["default"]}
 RATELIMITER = {}
-""",
-}
+"""
 
 DRF_SETTINGS = """
 from tests.settings import *
@@ -129,22 +128,20 @@ def failed(found: dict[str, bool]) -> set[str]:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("counting", ENGINES)
-def test_but_for_two_of_them_they_pass(tmp_path: Path, counting: str) -> None:
+def test_but_for_two_of_them_they_pass(tmp_path: Path) -> None:
     name = f"djangorestframework-{rest_framework.VERSION}/tests/test_throttling.py"
     member = source("djangorestframework", tmp_path).extractfile(name)
     assert member is not None
     theirs = member.read().decode()
     assert theirs.count("from rest_framework.throttling import") == 1
     ours = theirs.replace("from rest_framework.throttling import", "from django_ratelimiter.throttling import")
-    found = outcomes(tmp_path, ours, DRF_SETTINGS + ENGINES[counting])
+    found = outcomes(tmp_path, ours, DRF_SETTINGS + IN_MEMORY)
     assert len(found) >= 29
     assert failed(found) == DRF_DIFFERS
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("counting", ENGINES)
-def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Path, counting: str) -> None:
+def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Path) -> None:
     archive = source("django-ratelimit", tmp_path)
     [path] = [name for name in archive.getnames() if name.endswith("/django_ratelimit/tests.py")]
     member = archive.extractfile(path)
@@ -152,7 +149,7 @@ def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Pat
     theirs = member.read().decode()
     ours = theirs.replace("django_ratelimit.tests", "test_theirs")
     ours = re.sub(r"\bdjango_ratelimit\b", "django_ratelimiter", ours)
-    found = outcomes(tmp_path, ours, RATELIMIT_SETTINGS + ENGINES[counting])
+    found = outcomes(tmp_path, ours, RATELIMIT_SETTINGS + ON_REDIS)
     assert len(found) >= 50
     assert failed(found) == RATELIMIT_DIFFERS
 
