@@ -1,4 +1,4 @@
-"""The frame keeps its promises with every algorithm and option: in one call, in receipts, in what is remembered."""
+"""The frame keeps its promises with every algorithm and option: in one call, and in what is remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RedisEngine leaves few bytes per key and per logged request on its server, and nothing that stays for ever."""
+"""RedisEngine leaves few bytes per key and per logged request on its server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ KEEPING_REQUESTS = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
 def name_of(charge: Charge, namespace: str = "rl") -> str:
     """The key that a charge is kept under."""
     return f"{{{namespace}:0}}:{charge.key}{charge.limit.tag}"
-
-
-# Memory
 
 
 @pytest.mark.parametrize("window", [60, 3_600, DAY, YEAR])

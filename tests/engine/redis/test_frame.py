@@ -1,4 +1,4 @@
-"""The frame around the algorithms, alike on both engines: versions, all or nothing, receipts, what is rejected."""
+"""The frame around the algorithms, alike on both engines: versions, and what is rejected as a mistake."""
 
 from __future__ import annotations
 
@@ -107,12 +107,6 @@ def test_a_stale_call_gives_no_receipt_back(engine: Engine) -> None:
         engine.check([Charge("key", FIVE, cost=6)], version=1, refund_if_denied=earlier, now_us=HOUR)
     assert earlier[0].spent == 1
     assert left(engine, Charge("earlier", FIVE)) == [4]
-
-
-# All or nothing
-
-
-# Receipts
 
 
 # What is rejected as a mistake of the caller
