@@ -10,11 +10,12 @@ from typing import Any
 from django.utils import translation
 
 from ..conf import django_setting, is_secret, settings
-from ..engine.base import Verdict
+from ..decision import Owner
+from ..engine.base import Charge, Verdict
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.charges import limit_request, why_uncharged
-from ..limiter.templates import RuleCharge, value_of
+from ..limiter.templates import value_of
 from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
@@ -129,11 +130,10 @@ def _explain_rule(
     )
 
 
-def _counter(charged: RuleCharge, peeked: Verdict | None, logged: Rejected | None) -> Counter:
-    rule, tier, charge = charged
-    digest = rule.digest_in(charge.key)
+def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejected | None) -> Counter:
+    rule, digest = owner.rule, owner.rule.digest_in(charge.key)
     is_logged = logged is not None and logged.is_of(rule.slug, digest)
-    return Counter(rule, str(tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
+    return Counter(rule, str(owner.tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
 
 
 def _explain_logged(

@@ -17,16 +17,15 @@ from django.utils.translation import gettext as _
 
 from ..backend import get_engine
 from ..conf import django_setting, has_identity, settings, unknown_identity
-from ..decision import NOTHING_TO_DECIDE, Decision
+from ..decision import NOTHING_TO_DECIDE, Decision, Owner
 from ..decorators import limits_for
-from ..engine.base import Verdict, Version
+from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..identity import Identity, meta_name
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
-from ..limiter.templates import RuleCharge, owned
 from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ..rules import cache
 from ..rules.routes import all_views, chosen_classes, throttle_scope
@@ -160,7 +159,7 @@ class EntryPoint:
     #: Why the caller has this tier and multiplier, with the primary keys of assignments.
     reasons: dict[str, int] = field(default_factory=dict)
     #: What it would charge, each with its counter now; `None` = not known.
-    charges: list[tuple[RuleCharge, Verdict | None]] = field(default_factory=list)
+    charges: list[tuple[Owner, Charge, Verdict | None]] = field(default_factory=list)
 
 
 class _EntryPointIO(TrialIO):
@@ -180,12 +179,16 @@ class _EntryPointIO(TrialIO):
     ) -> Sequence[Verdict]:
         get_engine().check((), version=version)
         verdicts = await super().check(charges, version, receipts, now_us) if charges else ()
-        self._point.charges += zip(owned(charges), verdicts, strict=True)
+        self._note(charges, verdicts)
         return verdicts
 
-    def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
+    def note_outage(self, charges: Call, error: Exception) -> None:
         self.problem = str(error)
-        self._point.charges += [(charge, None) for charge in charges]
+        self._note(charges, [None] * len(charges))
+
+    def _note(self, charges: Call, verdicts: Sequence[Verdict | None]) -> None:
+        template: Any = charges.template
+        self._point.charges += zip(template.owners, charges, verdicts, strict=True)
 
 
 @dataclass(slots=True)
