@@ -19,12 +19,11 @@ from ..identity import is_of_unreadable
 from ..inspection.asking import asked_of_caller
 from ..inspection.counters import CallerRejection, limit_that_rejected, rejections_logged
 from ..inspection.explanation import reach_in_words, rejected_now_in_words
-from ..inspection.grounds import SEES_TIERS, AccessExplanation
+from ..inspection.grounds import AccessExplanation
 from ..inspection.references import Name, Rejected, everybody, recent, revealed_to
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.reports.totals import about, believable
-from ..values.digests import whole
 from ..values.references import Reference, reference_of
 from .formatting import breakable
 from .identities import in_words
@@ -36,23 +35,17 @@ def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
     """Return the page's context for a reference: the possible callers and the rule."""
     viewer, rejections = Viewer(request), []
     try:
-        if viewer.may("view_usage_report"):
-            rejections = rejections_logged(logged.is_of, cache.latest_rules())
+        rejections = rejections_logged(logged.is_of, cache.latest_rules())
     except EngineUnavailable as error:
         logged = logged._replace(problem=str(error))
     slug = logged.reference.rule
-    urls = [caller_url(viewer, digest=whole(caller), rule=slug) for caller in logged.callers]
+    urls = [viewer.digest_url(caller, rule=slug) for caller in logged.callers]
     return {
         "logged": logged,
         "logged_rule_url": viewer.rule_url(slug),
         "logged_urls": list(filter(None, urls)),
         "rejections": rejection_rows(rejections, viewer),
     }
-
-
-def caller_url(viewer: Viewer, **named: str) -> str:
-    """Return the URL of a caller's page; "" without the permission to name callers, or if there is no such page."""
-    return viewer.url("caller", **named) if viewer.request.user.has_perm(SEES_TIERS) else ""
 
 
 def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict[str, str]:

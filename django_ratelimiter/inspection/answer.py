@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from django.utils import translation
 
@@ -20,7 +19,6 @@ from ..models import TierAssignment
 from ..rules.cache import access_list
 from ..rules.records import Facts, LimitRecord, RuleRecord
 from ..rules.tiers import callers_differ
-from ..values.access import NOBODY
 from ..values.partitions import is_address
 from .asking import names_caller
 from .counters import Counter, rejections_logged
@@ -35,39 +33,34 @@ from .explanation import (
     reason_in_words,
     unread_in_words,
 )
-from .grounds import AccessExplanation, Rights, TierExplanation, rights_of
+from .grounds import AccessExplanation, TierExplanation
 from .question import Question
 from .references import Rejected
 
 
-def explain(question: Question, reader: Any = None, logged: Rejected | None = None) -> Explanation:
+def explain(question: Question, logged: Rejected | None = None) -> Explanation:
     """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
 
-    reader: the user who reads it; `None` = may see everything. If they may not view access entries, it is as if there
-    were none: each part would reveal a matching one. logged: the rejection in question. Raises QuestionError if the
-    question cannot be answered, and CallerHidden if it names a caller, which the reader must not do.
+    logged: the rejection in question. Raises QuestionError if the question cannot be answered.
     """
-    sees = rights_of(reader)
-    sees.check(question)
     http = build_request(question)
     with translation.override(language_of(http)):
         resolve_view(http)
-        trial = run_trial(question, http, access_list() if sees.entries else NOBODY)
-    is_same = logged is not None and sees.counters and _is_same_caller(logged, trial)
+        trial = run_trial(question, http, access_list())
+    is_same = logged is not None and _is_same_caller(logged, trial)
     is_anybody = logged is not None and not is_same and not names_caller(question)
     is_unchecked = not question.user and (
         "HTTP_AUTHORIZATION" in http.META or django_setting("SESSION_COOKIE_NAME") in http.COOKIES
     )
-    tier = _explain_tier(trial) if sees.tiers else TierExplanation()
+    tier = _explain_tier(trial)
     if logged and is_anybody and tier.kind in ("default", "none"):
         names_nobody = logged.is_shared or logged.is_missing or logged.problem
         tier = replace(tier, kind="" if names_nobody else "unknown")
     is_unknown = partial(_is_unknown, question, is_anybody, is_unchecked)
-    rules = tuple(_explain_rule(rule, trial, sees, tier, is_unknown, logged) for rule in trial.rules.rules)
+    rules = tuple(_explain_rule(rule, trial, tier, is_unknown, logged) for rule in trial.rules.rules)
     unknown = tuple(dict.fromkeys(name for each in rules for name in each.lacks))
-    rejection = logged and _explain_logged(logged, rules, sees, trial, is_same)
+    rejection = logged and _explain_logged(logged, rules, trial, is_same)
     doubts = doubts_in_words(
-        hides_entries=not sees.entries,
         problem=trial.problem,
         unknown=unknown,
         is_unchecked=is_unchecked,
@@ -80,14 +73,13 @@ def explain(question: Question, reader: Any = None, logged: Rejected | None = No
         bypass="" if "" in bypasses else bypasses[-1],
         access=AccessExplanation.of(next((each.access for each in trial.entry_points if each.access), None)),
         tier=tier,
-        identities=_identities(trial) if sees.counters else {},
+        identities=_identities(trial),
         unknown=unknown,
         doubts=tuple(filter(None, (unread_in_words(rejection), *doubts))),
-        hidden=sees.hidden,
         rules=rules,
         left_out=trial.rules.left_out,
         in_code=trial.in_code,
-        response=_response(trial) if sees.counters else None,
+        response=_response(trial),
         logged=rejection,
     )
 
@@ -106,7 +98,6 @@ def _facts(trial: Trial) -> Facts:
 def _explain_rule(
     rule: RuleRecord,
     trial: Trial,
-    sees: Rights,
     tier: TierExplanation,
     is_unknown: Callable[[str], bool],
     logged: Rejected | None,
@@ -125,8 +116,8 @@ def _explain_rule(
         why=reason_in_words(reason, rule, _facts(trial), tier, missing, lacks) if reason else "",
         missing=missing,
         lacks=lacks,
-        rows=slug if sees.tiers and slug in rule.limits else "",
-        counters=tuple(_counter(*each, logged) for each in charged) if sees.counters else None,
+        rows=slug if slug in rule.limits else "",
+        counters=tuple(_counter(*each, logged) for each in charged),
     )
 
 
@@ -137,11 +128,9 @@ def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejec
 
 
 def _explain_logged(
-    logged: Rejected, explained: Sequence[RuleExplanation], sees: Rights, trial: Trial, is_same: bool
+    logged: Rejected, explained: Sequence[RuleExplanation], trial: Trial, is_same: bool
 ) -> LoggedRejection:
-    if not sees.counters:
-        return LoggedRejection(logged.reference, None, problem=logged.problem)
-    counters, problem = [counter for each in explained for counter in each.counters or ()], logged.problem
+    counters, problem = [counter for each in explained for counter in each.counters], logged.problem
     try:
         rejections = rejections_logged(logged.is_of, trial.rules, counters)
     except EngineUnavailable as error:

@@ -12,7 +12,6 @@ from ..conf import settings
 from ..exceptions import EngineUnavailable
 from ..values.references import Reference, parse_reference
 from .caller import by_key, is_hash
-from .grounds import SEES_TIERS
 from .question import Question, QuestionError, pairs, parse_curl
 from .references import Name, Rejected, digests_of, known_rules, revealed_to, rule_of, rules_of
 
@@ -32,7 +31,7 @@ def asked(question: Question, curl: str, text: str, reader: Any = None) -> tuple
         raise QuestionError("reference", problem)
     rejected = Rejected(reference._replace(rule=rules_of(reference)[0]))
     question = _about_rule(question, rejected.reference)
-    if rejected.is_shared or rejected.is_missing or not (reader is None or reader.has_perm(SEES_TIERS)):
+    if rejected.is_shared or rejected.is_missing:
         return question, rejected
     try:
         rejected = rejected._replace(callers=tuple(digests_of(rejected.reference)))

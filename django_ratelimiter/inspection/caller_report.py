@@ -20,7 +20,7 @@ from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .explanation import at_limit_in_words, counter_in_words, rejection_in_words
-from .grounds import AccessExplanation, Grounds, TierExplanation, grounds_of, may_view, rights_of, tier_in_words
+from .grounds import AccessExplanation, Grounds, TierExplanation, grounds_of, tier_in_words
 from .references import Name
 from .reset import LogLine, log_of
 
@@ -29,13 +29,13 @@ from .reset import LogLine, log_of
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    What is hidden from the reader does not affect the report: then "blocked" is by rules alone. Of a digest, and of a
-    user that is not in the database, only counters in use count. The last three are for the caller's page.
+    Of a digest, and of a user that is not in the database, only counters in use count. The last three are for the
+    caller's page.
     """
 
     MEMBERS: ClassVar = (
-        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "hidden", "counters"),
-        *("unread", "unlimited", "rejections", "log", "problem"),
+        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "counters", "unread"),
+        *("unlimited", "rejections", "log", "problem"),
     )
 
     caller: Caller
@@ -49,7 +49,6 @@ class CallerReport:
     blocked_scopes: Sequence[RuleRecord]
     access: AccessExplanation | None
     tier: TierExplanation
-    hidden: Sequence[str]  # what you may not view
     counters: Sequence[Counter]
     unread: Sequence[Unread]
     unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
@@ -67,13 +66,11 @@ class CallerReport:
         return self.caller.is_unknown_user and all(each.used == 0 for each in self.counters if not each.shared)
 
 
-def report_of(caller: Caller, reader: Any = None) -> CallerReport:
-    """Return the report of a caller. reader: the user who reads it; `None` = may see everything."""
+def report_of(caller: Caller) -> CallerReport:
+    """Return the report of a caller."""
     rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement)
-    sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
-    grounds = grounds.as_seen_by(sees)
     shown = found.of(caller)
     rejections, problem = list[CallerRejection](), found.problem
     try:
@@ -89,7 +86,6 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         blocked_scopes=_rules_of(() if caller.kind == "digest" else blocking.elsewhere),
         access=grounds.access,
         tier=grounds.tier,
-        hidden=sees.hidden,
         counters=(shown if caller.kind == "digest" else found).counters,
         unread=found.unread,
         unlimited=found.unlimited,
@@ -131,10 +127,15 @@ def labelled(name: Name, labels: Mapping[str, str]) -> str:
     return f"{label} ({name.shown})" if label else name.shown
 
 
+def _may_view_assignments(reader: Any) -> bool:
+    acts = (f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change"))
+    return reader is None or any(map(reader.has_perm, acts))
+
+
 def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
     """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
     hashes = [*filter(is_hash, keys)]
-    if not hashes or not may_view(reader, TierAssignment):
+    if not hashes or not _may_view_assignments(reader):
         return {}
     rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
     return dict(rows.values_list("api_key_hash", "reason"))

@@ -31,7 +31,7 @@ from ..rules import cache
 from ..rules.routes import all_views, chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, callers_differ, is_known_api_key
-from ..values.access import NOBODY, AccessList, AccessRecord
+from ..values.access import AccessList, AccessRecord
 from .caller import UnknownCaller, find_user, is_hash, only_a_hash
 from .explanation import Bypass
 from .question import Question, QuestionError
@@ -226,7 +226,7 @@ class Trial:
         request = limit_request(self.http, scope, before_authentication=before_authentication)
         assert request.identity is not None
         assume_values(request.identity, self.question)
-        point = EntryPoint(request._replace(heeds_access=self.entries is not NOBODY))
+        point = EntryPoint(request)
         self.entry_points.append(point)
         io = _EntryPointIO(point)
         decision = run_sync(decide(io, point.request))

@@ -42,7 +42,7 @@ class RuleExplanation:
     missing: tuple[str, ...]  # the names of values that the caller lacks
     lacks: tuple[str, ...]  # the names of values that are not known here, and that matter
     rows: str  # the tier whose limits apply; empty = those of every other tier
-    counters: tuple[Counter, ...] | None  # `None` = you may not see them
+    counters: tuple[Counter, ...]
 
     @property
     def mode(self) -> str:
@@ -54,9 +54,9 @@ class RuleExplanation:
         return not self.reason
 
     @property
-    def rejects(self) -> bool | None:
-        """True if it would reject the request, also in shadow; `None` = you may not see it."""
-        return None if self.counters is None else any(each.allowed is False for each in self.counters)
+    def rejects(self) -> bool:
+        """True if it would reject the request, also in shadow."""
+        return any(each.allowed is False for each in self.counters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,8 @@ class LoggedRejection:
     """The rejection that a question's reference names."""
 
     reference: Reference
-    found: bool | None  # one of the counters is the one that rejected; `None` = you may not see it
-    #: What is known about it, for a day; empty = nothing more, you may not see it, or `doubts` say that it cannot be
-    #: read now.
+    found: bool  # one of the counters is the one that rejected
+    #: What is known about it, for a day; empty = nothing more, or `doubts` say that it cannot be read now.
     rejections: tuple[CallerRejection, ...] = ()
     #: The question is about the caller who was rejected.
     same_caller: bool = False
@@ -99,11 +98,10 @@ class Explanation:
     identities: Mapping[str, str | None]  # the caller's values, if rules need them; … = a credential, not shown
     unknown: tuple[str, ...]  # the names of values that matter and are not known
     doubts: tuple[str, ...]  # what cannot be known here, in words
-    hidden: tuple[str, ...]  # what you may not view
     rules: tuple[RuleExplanation, ...]
     left_out: tuple[RejectedRule, ...]  # rules that are not in force at all
     in_code: tuple[str, ...]  # the view's own limits, which are not decided here
-    response: CallerResponse | None  # `None` = you may not see it
+    response: CallerResponse
     logged: LoggedRejection | None  # the rejection that the reference names
 
     @property
@@ -114,7 +112,7 @@ class Explanation:
     @property
     def is_degraded(self) -> bool:
         """True if Redis did not answer."""
-        return bool(self.response and self.response.degraded) or bool(self.logged and self.logged.problem)
+        return self.response.degraded or bool(self.logged and self.logged.problem)
 
     @property
     def undecided(self) -> tuple[RuleExplanation, ...]:
@@ -161,9 +159,9 @@ def bypass_in_words(explanation: Explanation) -> str:
 
 
 def logged_in_words(explanation: Explanation) -> str:
-    """Return whether the counter of a logged rejection is shown; "" if there is none, or the reader may not see it."""
+    """Return whether the counter of a logged rejection is shown; "" if there is none."""
     logged = explanation.logged
-    if logged is None or logged.found is None:
+    if logged is None:
         return ""
     if logged.found:
         return _("One of the counters below is the one that rejected.")
@@ -318,12 +316,7 @@ def at_limit_in_words(rule: RuleRecord) -> str:
 
 
 def headline_of(explanation: Explanation) -> str:
-    """Return what the caller would get, in one line. It never says "allowed" if a limit cannot be decided here.
-
-    "" if the reader may not see the response.
-    """
-    if explanation.response is None:
-        return ""
+    """Return what the caller would get, in one line. It never says "allowed" if a limit cannot be decided here."""
     if explanation.response.allowed and explanation.response.degraded:
         text = _("Not known, as Redis cannot be reached. By the rules' failure policies: %s")
         return text % _answer_in_words(explanation.response)
@@ -354,15 +347,14 @@ def _answer_in_words(response: CallerResponse) -> str:
 
 
 def shadow_in_words(each: RuleExplanation) -> str:
-    """Return what a rule in shadow would do if it were enforced; "" for others, or if it is not known."""
-    if each.mode != "shadow" or not each.applies or each.rejects is None:
+    """Return what a rule in shadow would do if it were enforced; "" for others."""
+    if each.mode != "shadow" or not each.applies:
         return ""
     return _("Enforced, it would reject this request.") if each.rejects else _("Enforced, it would allow this request.")
 
 
 def doubts_in_words(
     *,
-    hides_entries: bool,
     problem: str,
     unknown: Sequence[str],
     is_unchecked: bool,
@@ -372,8 +364,6 @@ def doubts_in_words(
 
     problem: why Redis did not answer. is_unchecked: the request has credentials, and the question names no user.
     """
-    if hides_entries:
-        yield _("You may not view access entries: this answer is as if there were none.")
     if problem:
         yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
     if unknown:
@@ -420,7 +410,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
 
 def _lines_of_rule(each: RuleExplanation, tier: TierExplanation) -> Iterator[str]:
     yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, tier)}"
-    for counter in each.counters or ():
+    for counter in each.counters:
         mark = f" ({_('rejected before')})" if counter.logged else ""
         yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"
         yield f"      {counter.key}"

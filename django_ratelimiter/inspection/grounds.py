@@ -1,10 +1,10 @@
-"""Why a caller has what it has: its tier, its access entry, the rows behind them, and what a reader may see of it."""
+"""Why a caller has what it has: its tier, its access entry, and the rows behind them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import reduce
@@ -30,57 +30,6 @@ from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from .caller import Caller
-from .question import Question
-
-SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
-SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
-
-#: The caller's values: only for readers that may see what is known about callers.
-CALLER_FIELDS: Final = ("user", "api_key")
-_CALLERS: Final = (*CALLER_FIELDS, "session")
-
-
-class CallerHidden(Exception):
-    """The question names a caller, which this reader must not do; the message names the permission."""
-
-
-class Rights(NamedTuple):
-    """Which parts a reader may see."""
-
-    counters: bool = True
-    tiers: bool = True
-    entries: bool = True
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """The names of the other parts."""
-        return tuple(name for name, sees in zip(("counters", "tiers", "access entries"), self, strict=True) if not sees)
-
-    @property
-    def names_callers(self) -> bool:
-        """True if the reader may ask about a certain user, API key or session."""
-        return self.counters or self.tiers
-
-    def check(self, question: Question) -> None:
-        """Raise CallerHidden if the question names a caller, which this reader must not do."""
-        if self.names_callers:
-            return
-        if question.user or question.api_key or any(name in question.identities for name in _CALLERS):
-            text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
-            raise CallerHidden(text % {"names": ", ".join(_CALLERS)})
-
-
-def rights_of(reader: Any) -> Rights:
-    """Return what this user may see; `None` = everything."""
-    if reader is None:
-        return Rights()
-    return Rights(reader.has_perm(SEES_COUNTERS), may_view(reader, TierAssignment), may_view(reader, AccessEntry))
-
-
-def may_view(reader: Any, model: type[Any]) -> bool:
-    """Return whether this user may view the rows of a model; `None` = may see everything."""
-    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
-    return reader is None or any(map(reader.has_perm, acts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +88,7 @@ class TierExplanation:
     """The caller's tier, and why."""
 
     #: assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no
-    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, you may not see it, or the caller
-    #: is not known.
+    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, or the caller is not known.
     kind: str = ""
     slug: str = ""
     name: str = ""
@@ -148,8 +96,7 @@ class TierExplanation:
     anchor_day: int | None = None  # the day on which the caller's months begin; `None` = as each limit says
     timezone: str = ""  # the caller's time zone for months; empty = as each limit says
     anchor_time: str = ""  # the time of day at which the caller's months begin; empty = midnight
-    #: The assignments that give the tier, multiply without a tier, and give `anchor_day`; `None` = none, or you may
-    #: not see it.
+    #: The assignments that give the tier, multiply without a tier, and give `anchor_day`.
     assigned: Assigned | None = None
     multiplied: Assigned | None = None
     anchored: Assigned | None = None
@@ -220,14 +167,6 @@ class Grounds:
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
     access: AccessExplanation | None
-
-    def as_seen_by(self, sees: Rights) -> Grounds:
-        """Return the grounds without the rows that a reader may not view."""
-        found = self
-        if not sees.tiers:
-            tier = replace(found.tier, assigned=None, multiplied=None, anchored=None)
-            found = replace(found, tier=tier, assignments=())
-        return found if sees.entries else replace(found, access=None, entries=())
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:

@@ -36,8 +36,7 @@ SPAN: Final = timedelta(days=7)
 class Rejected(NamedTuple):
     """The rejection that a reference names, with the rule's exact spelling.
 
-    callers: the aliases that it may mean, as far as they are known and the reader may see them. problem: why they
-    cannot be read now.
+    callers: the aliases that it may mean, as far as they are known. problem: why they cannot be read now.
     """
 
     reference: Reference

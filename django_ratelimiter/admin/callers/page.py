@@ -165,7 +165,7 @@ def _reset(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
-    report = report_of(caller, request.user)
+    report = report_of(caller)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
     name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
     back = request.GET.urlencode()
