@@ -13,21 +13,11 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ..inspection.answer import explain
-from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.explanation import (
-    Explanation,
-    RuleExplanation,
-    bypass_in_words,
-    counter_in_words,
-    headline_of,
-    logged_in_words,
-    rows_in_words,
-    shadow_in_words,
-)
-from ..inspection.grounds import tier_in_words
-from ..inspection.question import MAX_LENGTHS, Question, QuestionError, is_curl, pairs
+from ..inspection.explanation import Explanation, Matched, headline_of, notes_of, rows_in_words
+from ..inspection.question import MAX_LENGTHS, Question, QuestionError, asked, is_curl, names_caller, pairs
 from ..inspection.references import Rejected
+from ..inspection.words import counter_in_words, tier_in_words
 from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
@@ -135,23 +125,24 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
     return {
         "explanation": explanation,
         "answer": headline_of(explanation),
-        "bypass": bypass_in_words(explanation),
+        "notes": notes_of(explanation),
         "tier": tier_in_words(explanation.tier),
         "counted_as": [
             (label_of(name), _("missing") if value is None else without_controls(value))
             for name, value in explanation.identities.items()
         ],
-        "logged_text": logged_in_words(explanation),
         "rejections": rejection_rows(
             explanation.logged.rejections if explanation.logged else (), viewer, explanation.access_of_logged
         ),
-        "applying": [_card(viewer, each, explanation) for each in explanation.applying],
-        "others": [(each, Rule.Mode(each.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.others],
+        "matched": [_card(viewer, each, explanation) for each in explanation.matched],
+        "unmatched": [
+            (each, Rule.Mode(each.rule.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.unmatched
+        ],
         "caller_url": viewer.caller_url("user", by_key(user)) if user else "",
     }
 
 
-def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> dict[str, Any]:
+def _card(viewer: Viewer, each: Matched, explanation: Explanation) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
     edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
     slug = each.rule.slug
@@ -160,7 +151,6 @@ def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> di
         "mode": Rule.Mode(each.mode).label,
         "url": viewer.rule_url(slug),
         "rows": rows_in_words(each, explanation.tier),
-        "shadow": shadow_in_words(each),
         "edge": edge if each.rejects else "",
         "counters": [
             (counter, counter_in_words(counter), viewer.digest_url(counter.digest, rule=slug))

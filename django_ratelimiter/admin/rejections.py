@@ -16,11 +16,11 @@ from django.utils.translation import gettext as _
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
-from ..inspection.asking import asked_of_caller
 from ..inspection.counters import CallerRejection, limit_that_rejected, rejections_logged
-from ..inspection.explanation import reach_in_words, rejected_now_in_words
-from ..inspection.grounds import AccessExplanation
+from ..inspection.question import asked_of_caller
 from ..inspection.references import Name, Rejected, everybody, recent, revealed_to
+from ..inspection.words import reach_in_words, rejected_now_in_words
+from ..models import AccessEntry
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.reports.totals import about, believable
@@ -60,7 +60,7 @@ def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict
 
 
 def rejection_rows(
-    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessExplanation | None = None
+    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessEntry | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows of rejections, for the page that explains and for the caller's. access: the caller's entry."""
     found = []

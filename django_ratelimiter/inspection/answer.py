@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 from django.utils import translation
+from django.utils.translation import gettext as _
 
 from ..conf import django_setting, is_secret, settings
 from ..decision import Owner
 from ..engine.base import Charge, Verdict
 from ..exceptions import EngineUnavailable
 from ..identity import digest
-from ..limiter.charges import limit_request, why_uncharged
+from ..limiter.charges import why_uncharged
 from ..limiter.templates import value_of
 from ..models import TierAssignment
 from ..rules.cache import access_list
-from ..rules.records import Facts, LimitRecord, RuleRecord
+from ..rules.records import LimitRecord, RuleRecord
 from ..rules.tiers import callers_differ
 from ..values.partitions import is_address
-from .asking import names_caller
 from .counters import Counter, rejections_logged
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
-from .explanation import (
-    CallerResponse,
-    Explanation,
-    LoggedRejection,
-    Reason,
-    RuleExplanation,
-    doubts_in_words,
-    reason_in_words,
-    unread_in_words,
-)
-from .grounds import AccessExplanation, TierExplanation
-from .question import Question
+from .explanation import CallerResponse, Explanation, LoggedRejection, Matched, Unmatched
+from .grounds import TierExplanation, row_of
+from .question import Question, names_caller
 from .references import Rejected
+from .words import Reason, reason_in_words
 
 
 def explain(question: Question, logged: Rejected | None = None) -> Explanation:
@@ -57,31 +49,46 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
         names_nobody = logged.is_shared or logged.is_missing or logged.problem
         tier = replace(tier, kind="" if names_nobody else "unknown")
     is_unknown = partial(_is_unknown, question, is_anybody, is_unchecked)
-    rules = tuple(_explain_rule(rule, trial, tier, is_unknown, logged) for rule in trial.rules.rules)
-    unknown = tuple(dict.fromkeys(name for each in rules for name in each.lacks))
-    rejection = logged and _explain_logged(logged, rules, trial, is_same)
-    doubts = doubts_in_words(
-        problem=trial.problem,
-        unknown=unknown,
-        is_unchecked=is_unchecked,
-        has_view=http.resolver_match is not None or trial.bypass == "redirect",
-    )
+    rules = [_explain_rule(rule, trial, tier.name, is_unknown, logged) for rule in trial.rules.rules]
+    matched = tuple(each for each in rules if isinstance(each, Matched))
+    rejection = logged and _explain_logged(logged, matched, trial, is_same)
+    unknown = dict.fromkeys(name for each in rules for name in each.lacks)
     bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
     return Explanation(
-        request=_facts(trial),
+        request=trial.facts,
         version=trial.rules.version.number,
         bypass="" if "" in bypasses else bypasses[-1],
-        access=AccessExplanation.of(next((each.access for each in trial.entry_points if each.access), None)),
+        access=row_of(next((each.access for each in trial.entry_points if each.access), None)),
         tier=tier,
         identities=_identities(trial),
-        unknown=unknown,
-        doubts=tuple(filter(None, (unread_in_words(rejection), *doubts))),
-        rules=rules,
+        doubts=tuple(_doubts(trial, rejection, unknown, is_unchecked=is_unchecked)),
+        matched=matched,
+        unmatched=tuple(each for each in rules if isinstance(each, Unmatched)),
         left_out=trial.rules.left_out,
         in_code=trial.in_code,
         response=_response(trial),
         logged=rejection,
     )
+
+
+def _doubts(
+    trial: Trial, rejection: LoggedRejection | None, unknown: Collection[str], *, is_unchecked: bool
+) -> Iterator[str]:
+    """Yield what cannot be known. is_unchecked: see `_is_unknown`."""
+    if rejection and rejection.problem:
+        text = _("Redis cannot be reached now, so what is known of the rejection and its caller cannot be read: %s")
+        yield text % rejection.problem
+    if trial.problem:
+        yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % trial.problem
+    if unknown:
+        yield _("Not known here, so treated as missing: %(names)s. Enter the values.") % {"names": ", ".join(unknown)}
+    if is_unchecked:
+        yield _(
+            "Session cookies and the field Authorization are not checked here: this answer is for a caller "
+            "who is not logged in. Enter the user to see the answer for that user."
+        )
+    if trial.http.resolver_match is None and trial.bypass != "redirect":
+        yield _("No view answers this path. Rules count such requests, too.")
 
 
 def _response(trial: Trial) -> CallerResponse:
@@ -91,34 +98,22 @@ def _response(trial: Trial) -> CallerResponse:
     return CallerResponse(decision.allowed, rejection and rejection.status, rule, trial.delay, decision.degraded)
 
 
-def _facts(trial: Trial) -> Facts:
-    return trial.entry_points[-1].request.facts if trial.entry_points else limit_request(trial.http).facts
-
-
 def _explain_rule(
-    rule: RuleRecord,
-    trial: Trial,
-    tier: TierExplanation,
-    is_unknown: Callable[[str], bool],
-    logged: Rejected | None,
-) -> RuleExplanation:
-    """Return what this rule decides: at the first entry point that charges for it, if one does."""
+    rule: RuleRecord, trial: Trial, tier: str, is_unknown: Callable[[str], bool], logged: Rejected | None
+) -> Matched | Unmatched:
+    """Return what this rule decides: at the first entry point that charges for it, if one does. tier: its name."""
     found = [(point, [each for each in point.charges if each[0].rule is rule]) for point in trial.entry_points]
     point, charged = next((each for each in found if each[1]), (_nearest(rule, trial), []))
-    reason = "" if charged else _reason(rule, trial, point)
+    reason: Reason = "" if charged else _reason(rule, trial, point)
     missing = _missing(rule, point) if point and reason in ("", "missing") else ()
     in_place = ("ip",) if missing and rule.missing_partition == "ip" else ()
     lacks = tuple(name for name in (*missing, *in_place) if is_unknown(name))
-    slug = str(charged[0][0].tier or "") if charged else ""
-    return RuleExplanation(
-        rule,
-        reason=reason,
-        why=reason_in_words(reason, rule, _facts(trial), tier, missing, lacks) if reason else "",
-        missing=missing,
-        lacks=lacks,
-        rows=slug if slug in rule.limits else "",
-        counters=tuple(_counter(*each, logged) for each in charged),
-    )
+    if not charged:
+        why = reason_in_words(reason, rule, trial.facts, tier, missing, lacks)
+        return Unmatched(rule, reason, why, lacks)
+    rows = str(charged[0][0].tier or "")
+    counters = tuple(_counter(*each, logged) for each in charged)
+    return Matched(rule, rows if rows in rule.limits else "", lacks, counters)
 
 
 def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejected | None) -> Counter:
@@ -127,10 +122,8 @@ def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejec
     return Counter(rule, str(owner.tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
 
 
-def _explain_logged(
-    logged: Rejected, explained: Sequence[RuleExplanation], trial: Trial, is_same: bool
-) -> LoggedRejection:
-    counters, problem = [counter for each in explained for counter in each.counters], logged.problem
+def _explain_logged(logged: Rejected, matched: Sequence[Matched], trial: Trial, is_same: bool) -> LoggedRejection:
+    counters, problem = [counter for each in matched for counter in each.counters], logged.problem
     try:
         rejections = rejections_logged(logged.is_of, trial.rules, counters)
     except EngineUnavailable as error:
@@ -176,24 +169,16 @@ def _explain_tier(trial: Trial) -> TierExplanation:
     point = trial.entry_points[-1] if trial.entry_points else None
     if point is None or point.bypass or not callers_differ(trial.rules):
         return TierExplanation()
-    granted, reasons = point.entitlement, dict(point.reasons)
-    rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in reasons.values() if pk])
-    more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
-    kind, row = next(((kind, rows.get(pk)) for kind, pk in reasons.items()), ("default", None))
-    if granted.tier is None:
-        kind = "none"
-    return TierExplanation.of(kind, granted, row, more, own)
-
-
-def _concerned(trial: Trial) -> list[RuleRecord]:
-    """Return the rules whose conditions match the request, whoever the caller is."""
-    asked = [point.request.facts for point in trial.entry_points if not point.bypass]
-    return [rule for rule in trial.rules.rules if not rule.is_off and any(not rule.mismatch(facts) for facts in asked)]
+    rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in point.reasons.values() if pk])
+    return TierExplanation.of(point.entitlement, point.reasons, rows)
 
 
 def _identities(trial: Trial) -> dict[str, str | None]:
+    """Return the values by which rules count whose conditions match the request, whoever the caller is."""
     identity = trial.entry_points[-1].request.identity if trial.entry_points else None
-    names = dict.fromkeys(name for rule in _concerned(trial) for name in rule.partition_by)
+    asked = [point.request.facts for point in trial.entry_points if not point.bypass]
+    concerned = [rule for rule in trial.rules.rules if not rule.is_off and not all(map(rule.mismatch, asked))]
+    names = dict.fromkeys(name for rule in concerned for name in rule.partition_by)
     values = {name: identity.value(name) for name in names} if identity is not None else {}
     return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
 

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import TierAssignment
+from ..models import AccessEntry, TierAssignment
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
-from .explanation import at_limit_in_words, counter_in_words, rejection_in_words
-from .grounds import AccessExplanation, Grounds, TierExplanation, grounds_of, tier_in_words
+from .grounds import Grounds, TierExplanation, grounds_of
 from .references import Name
 from .reset import LogLine, log_of
+from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CallerReport:
     blocked_shared: Sequence[RuleRecord]
     #: Rules for a scope that no view names, which now reject tasks and other code that ask for it.
     blocked_scopes: Sequence[RuleRecord]
-    access: AccessExplanation | None
+    access: AccessEntry | None
     tier: TierExplanation
     counters: Sequence[Counter]
     unread: Sequence[Unread]
@@ -158,7 +158,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     if who.is_unknown_user:
         yield _("There is no such user. The counters shown are those of requests with this key.")
     if access:
-        until = until_in_words(access.until) if access.until else _("it is deleted")
+        until = until_in_words(access.expires_at) if access.expires_at else _("it is deleted")
         values = {"action": access.action_in_words, "until": until, "reason": access.reason}
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
     if who.kind != "digest" or not report.problem:
@@ -186,5 +186,4 @@ def _state(report: CallerReport) -> str:
 
 
 def _line(counter: Counter) -> str:
-    state = "" if counter.is_local else f": {counter_in_words(counter)}"
-    return f"{counter.rule.slug}: {counter.limit}{state}"
+    return f"{counter.rule.slug}: {counter.limit}: {counter_in_words(counter)}"

@@ -28,13 +28,14 @@ from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
 from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ..rules import cache
+from ..rules.records import Facts
 from ..rules.routes import all_views, chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, callers_differ, is_known_api_key
 from ..values.access import AccessList, AccessRecord
 from .caller import UnknownCaller, find_user, is_hash, only_a_hash
-from .explanation import Bypass
 from .question import Question, QuestionError
+from .words import Bypass
 
 _LIMITER: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
@@ -211,6 +212,11 @@ class Trial:
     problem: str = ""
     #: Seconds, of all entry points.
     delay: float = 0.0
+
+    @property
+    def facts(self) -> Facts:
+        """What rules are compared with."""
+        return (self.entry_points[-1].request if self.entry_points else limit_request(self.http)).facts
 
     @property
     def decision(self) -> Decision:

@@ -51,10 +51,10 @@ def test_secrets_are_not_taken_from_an_address(operator: Callable[..., Client], 
     )
     client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
     by_raw = client.get(address, {"path": "/hello/", "api_key": "s"})
-    assert by_raw.context["explanation"].applying == ()
+    assert by_raw.context["explanation"].matched == ()
     by_hash = client.get(address, {"path": "/hello/", "api_key": hash_api_key("s")})
-    assert [each.rule.slug for each in by_hash.context["explanation"].applying] == ["key"]
-    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].applying] == [
+    assert [each.rule.slug for each in by_hash.context["explanation"].matched] == ["key"]
+    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].matched] == [
         "key"
     ]
 
@@ -116,5 +116,5 @@ def test_errors_stand_at_their_fields(operator: Callable[..., Client], given: di
 
 def _marked(shown: Any) -> list[str]:
     """Return the rules whose counters are said to be the one in the log."""
-    applying = shown.context["explanation"].applying
+    applying = shown.context["explanation"].matched
     return [each.rule.slug for each in applying if any(counter.logged for counter in each.counters)]

@@ -34,7 +34,7 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     assert text.startswith("GET /hello/, view hello, route hello/\nAllowed.\n")
     assert "posts: Method: it is for POST, and this is GET." in text
     client.get("/hello/")
-    assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
+    assert "1 of 1 used, 0 left; would be blocked until " in run("GET", "/hello/", "--ip", "127.0.0.1")
 
 
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:

@@ -21,8 +21,8 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
-from ...inspection.grounds import tier_in_words
 from ...inspection.reset import UNBLOCK, reset
+from ...inspection.words import tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
@@ -183,14 +183,14 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
         **_rejections(report, viewer, slug, known),
         "tier": tier_in_words(report.tier),
-        "access_end": until_in_words(access.until) if access and access.until else "",
+        "access_end": until_in_words(access.expires_at) if access and access.expires_at else "",
         "assignments": rows.rows_with_period(
             grounds.assignments,
             viewer,
             back,
             *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
         ),
-        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
+        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.pk if access else None),
         **_counters(report, viewer),
     }
     if may_act:

@@ -15,8 +15,7 @@ from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Counter, Counters
-from ...inspection.explanation import at_limit_in_words
-from ...inspection.grounds import as_typed
+from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import duration, units, until_in_words
@@ -271,7 +270,7 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
             "url": viewer.row_url(each) and viewer.url(f"{each._meta.model_name}_change", each.pk, **{BACK: back}),
             "end_url": viewer.form_url("delete", type(each), each.pk, **{BACK: back}),
             "period": period_in_words(*period_of(each)),
-            "times": "" if getattr(each, "multiplier", 1) == 1 else as_typed(each.multiplier),
+            "times": "" if getattr(each, "multiplier", 1) == 1 else f"{each.multiplier.normalize():f}",
             "counts": each.pk in counting,
         }
         for each in rows

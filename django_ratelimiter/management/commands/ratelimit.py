@@ -18,12 +18,13 @@ from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
 from ...inspection.answer import explain
-from ...inspection.asking import add_question, question_from
 from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.explanation import Explanation, encoded, lines_of
+from ...inspection.explanation import Explanation, lines_of
+from ...inspection.question import add_question, question_from
 from ...inspection.reset import counters_now, forget
+from ...inspection.words import encoded
 from ...rules import cache
 from ...rules.stored import epochs
 from ...usage.collector.alerts import Thresholds, send_alerts
@@ -154,7 +155,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
 
         def ask() -> Explanation:
             question, logged = question_from(self._options)
-            return explain(question, logged=logged)
+            return explain(question, logged)
 
         explanation = once_connected(ask, lambda found: not found.is_degraded)
         self._warn_of_memory()
