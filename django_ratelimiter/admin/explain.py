@@ -24,7 +24,6 @@ from ..values.bounds import MAX_TEXT
 from ..values.terminal import without_controls
 from .identities import label_of
 from .pages import show
-from .rejections import logged_context, rejection_rows
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged.
@@ -118,6 +117,13 @@ def _answer(request: HttpRequest, form: QuestionForm) -> tuple[QuestionForm, dic
         return form, {}
 
 
+def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
+    """Return the page's context for a reference: the possible callers and the rule."""
+    viewer, slug = Viewer(request), logged.reference.rule
+    urls = [viewer.digest_url(caller, rule=slug) for caller in logged.callers]
+    return {"logged": logged, "logged_rule_url": viewer.rule_url(slug), "logged_urls": list(filter(None, urls))}
+
+
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:
     """Return the page's context for an explanation."""
     viewer = Viewer(request)
@@ -131,9 +137,6 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
             (label_of(name), _("missing") if value is None else without_controls(value))
             for name, value in explanation.identities.items()
         ],
-        "rejections": rejection_rows(
-            explanation.logged.rejections if explanation.logged else (), viewer, explanation.access_of_logged
-        ),
         "matched": [_card(viewer, each, explanation) for each in explanation.matched],
         "unmatched": [
             (each, Rule.Mode(each.rule.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.unmatched

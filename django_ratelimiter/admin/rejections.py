@@ -1,4 +1,4 @@
-"""The page of recent rejections, which updates by itself, and what other pages show of a rejection."""
+"""The page of recent rejections, which updates by itself, and what a caller's page shows of a rejection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
-from ..inspection.counters import CallerRejection, limit_that_rejected, rejections_logged
+from ..inspection.counters import CallerRejection, limit_that_rejected
 from ..inspection.question import asked_of_caller
-from ..inspection.references import Name, Rejected, everybody, recent, revealed_to
+from ..inspection.references import Name, everybody, recent, revealed_to
 from ..inspection.words import reach_in_words, rejected_now_in_words
 from ..models import AccessEntry
 from ..rules import cache, inline
@@ -29,23 +29,6 @@ from .formatting import breakable
 from .identities import in_words
 from .pages import show
 from .viewer import Viewer
-
-
-def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
-    """Return the page's context for a reference: the possible callers and the rule."""
-    viewer, rejections = Viewer(request), []
-    try:
-        rejections = rejections_logged(logged.is_of, cache.latest_rules())
-    except EngineUnavailable as error:
-        logged = logged._replace(problem=str(error))
-    slug = logged.reference.rule
-    urls = [viewer.digest_url(caller, rule=slug) for caller in logged.callers]
-    return {
-        "logged": logged,
-        "logged_rule_url": viewer.rule_url(slug),
-        "logged_urls": list(filter(None, urls)),
-        "rejections": rejection_rows(rejections, viewer),
-    }
 
 
 def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict[str, str]:
@@ -62,7 +45,7 @@ def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict
 def rejection_rows(
     rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessEntry | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of rejections, for the page that explains and for the caller's. access: the caller's entry."""
+    """Return the rows of rejections, for a caller's page. access: the caller's entry."""
     found = []
     for each in rejections:
         slug, _sign, start = each.reference.partition("#")

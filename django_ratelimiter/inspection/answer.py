@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -12,16 +12,12 @@ from django.utils.translation import gettext as _
 from ..conf import django_setting, is_secret, settings
 from ..decision import Owner
 from ..engine.base import Charge, Verdict
-from ..exceptions import EngineUnavailable
-from ..identity import digest
 from ..limiter.charges import why_uncharged
-from ..limiter.templates import value_of
 from ..models import TierAssignment
-from ..rules.cache import access_list
 from ..rules.records import LimitRecord, RuleRecord
 from ..rules.tiers import callers_differ
 from ..values.partitions import is_address
-from .counters import Counter, rejections_logged
+from .counters import Counter
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
 from .explanation import CallerResponse, Explanation, LoggedRejection, Matched, Unmatched
 from .grounds import TierExplanation, row_of
@@ -38,9 +34,8 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
     http = build_request(question)
     with translation.override(language_of(http)):
         resolve_view(http)
-        trial = run_trial(question, http, access_list())
-    is_same = logged is not None and _is_same_caller(logged, trial)
-    is_anybody = logged is not None and not is_same and not names_caller(question)
+        trial = run_trial(question, http)
+    is_anybody = logged is not None and not names_caller(question)
     is_unchecked = not question.user and (
         "HTTP_AUTHORIZATION" in http.META or django_setting("SESSION_COOKIE_NAME") in http.COOKIES
     )
@@ -51,7 +46,7 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
     is_unknown = partial(_is_unknown, question, is_anybody, is_unchecked)
     rules = [_explain_rule(rule, trial, tier.name, is_unknown, logged) for rule in trial.rules.rules]
     matched = tuple(each for each in rules if isinstance(each, Matched))
-    rejection = logged and _explain_logged(logged, matched, trial, is_same)
+    is_found = any(counter.logged for each in matched for counter in each.counters)
     unknown = dict.fromkeys(name for each in rules for name in each.lacks)
     bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
     return Explanation(
@@ -61,25 +56,22 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
         access=row_of(next((each.access for each in trial.entry_points if each.access), None)),
         tier=tier,
         identities=_identities(trial),
-        doubts=tuple(_doubts(trial, rejection, unknown, is_unchecked=is_unchecked)),
+        doubts=tuple(_doubts(trial, logged, unknown, is_unchecked=is_unchecked)),
         matched=matched,
         unmatched=tuple(each for each in rules if isinstance(each, Unmatched)),
         left_out=trial.rules.left_out,
         in_code=trial.in_code,
         response=_response(trial),
-        logged=rejection,
+        logged=logged and LoggedRejection(logged.reference, is_found, logged.problem),
     )
 
 
-def _doubts(
-    trial: Trial, rejection: LoggedRejection | None, unknown: Collection[str], *, is_unchecked: bool
-) -> Iterator[str]:
+def _doubts(trial: Trial, logged: Rejected | None, unknown: Collection[str], *, is_unchecked: bool) -> Iterator[str]:
     """Yield what cannot be known. is_unchecked: see `_is_unknown`."""
-    if rejection and rejection.problem:
-        text = _("Redis cannot be reached now, so what is known of the rejection and its caller cannot be read: %s")
-        yield text % rejection.problem
-    if trial.problem:
-        yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % trial.problem
+    if logged and logged.problem:
+        yield _("Redis cannot be reached now, so the caller of the rejection cannot be found: %s") % logged.problem
+    if problem := next((point.problem for point in trial.entry_points if point.problem), ""):
+        yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
     if unknown:
         yield _("Not known here, so treated as missing: %(names)s. Enter the values.") % {"names": ", ".join(unknown)}
     if is_unchecked:
@@ -120,23 +112,6 @@ def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejec
     rule, digest = owner.rule, owner.rule.digest_in(charge.key)
     is_logged = logged is not None and logged.is_of(rule.slug, digest)
     return Counter(rule, str(owner.tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
-
-
-def _explain_logged(logged: Rejected, matched: Sequence[Matched], trial: Trial, is_same: bool) -> LoggedRejection:
-    counters, problem = [counter for each in matched for counter in each.counters], logged.problem
-    try:
-        rejections = rejections_logged(logged.is_of, trial.rules, counters)
-    except EngineUnavailable as error:
-        rejections, problem = [], str(error)
-    found = any(each.logged for each in counters)
-    return LoggedRejection(logged.reference, found, tuple(rejections), is_same, problem)
-
-
-def _is_same_caller(logged: Rejected, trial: Trial) -> bool:
-    """Return whether the rule that rejected counts this caller so, whether it is tested here or not."""
-    rules = [rule for rule in trial.rules.rules if rule.slug == logged.reference.rule and not rule.is_shared]
-    values = [value_of(rule, point.request) for rule in rules for point in trial.entry_points]
-    return any(value is not None and logged.reference.is_of(digest(value)) for value in values)
 
 
 def _reason(rule: RuleRecord, trial: Trial, point: EntryPoint | None) -> Reason:

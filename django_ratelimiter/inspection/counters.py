@@ -215,26 +215,7 @@ def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[Calle
     for rule in _rules(rules):
         if rule.is_shared == caller.is_everybody and (digest := caller.digest_for(rule)) is not None:
             known[rule.slug, digest] = rule
-    return [] if found.problem else _rejections(recent(), known, found.counters)  # asked even if no rule is known
-
-
-def rejections_logged(
-    is_meant: Callable[[str, str], bool], rules: RuleSet, explained: Iterable[Counter] = ()
-) -> list[CallerRejection]:
-    """Return the recent rejections that a reference or a line of the log may mean; the latest first.
-
-    is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
-    have the limits of the tier at that time. Raises EngineUnavailable.
-    """
-    recently, by_slug = recent(), {rule.slug: rule for rule in _rules(rules)}
-    known: dict[tuple[str, str], RuleRecord] = {}
-    counters: dict[tuple[str, str], Counter] = {}
-    for row in (row for row in recently if row.rule in by_slug and is_meant(row.rule, row.partition)):
-        rule = known[row.rule, row.partition] = by_slug[row.rule]
-        template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
-        counters |= {(each.name, each.digest): each for each in _counters_of(template, row.partition)}
-    counters |= {name: each for each in explained if (name := (each.name, each.digest)) in counters}
-    return _rejections(recently, known, read(Counters([*counters.values()])).counters)
+    return [] if found.problem else _rejections(recent(), known, found.counters)
 
 
 def _rejections(

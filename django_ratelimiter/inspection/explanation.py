@@ -13,9 +13,9 @@ from ..models import AccessEntry
 from ..rules.inline import PREFIX
 from ..rules.records import Facts, RejectedRule, RuleRecord
 from ..values.references import Reference
-from .counters import CallerRejection, Counter
+from .counters import Counter
 from .grounds import TierExplanation
-from .words import BYPASSES, Bypass, Reason, counter_in_words, rejection_in_words, tier_in_words
+from .words import BYPASSES, Bypass, Reason, counter_in_words, tier_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +58,12 @@ class CallerResponse(NamedTuple):
     degraded: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRejection:
+class LoggedRejection(NamedTuple):
     """The rejection that a question's reference names."""
-
-    MEMBERS = ("reference", "found", "rejections")
 
     reference: Reference
     found: bool  # one of the counters is the one that rejected
-    #: What is known about it, for a day; empty = nothing more, or `doubts` say that it cannot be read now.
-    rejections: tuple[CallerRejection, ...]
-    #: The question is about the caller who was rejected.
-    same_caller: bool
-    #: Why Redis could not be asked about it or its caller; "" = it was asked.
-    problem: str
+    problem: str  # why Redis could not be asked for the caller; "" = it was asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +98,6 @@ class Explanation:
     def unknown(self) -> tuple[str, ...]:
         """The names of values that matter and are not known."""
         return tuple(dict.fromkeys(name for each in self.rules for name in each.lacks))
-
-    @property
-    def access_of_logged(self) -> AccessEntry | None:
-        """The access entry that decides, if the caller is the one of the logged rejection."""
-        return self.access if self.logged and self.logged.same_caller else None
 
     @property
     def is_degraded(self) -> bool:
@@ -168,12 +155,10 @@ def notes_of(explanation: Explanation) -> list[str]:
 
 def _logged_in_words(explanation: Explanation) -> str:
     logged = explanation.logged
-    if logged is None:
+    if logged is None or explanation.bypass:
         return ""
     if logged.found:
         return _("One of the counters below is the one that rejected.")
-    if explanation.bypass:
-        return _("This is the caller who was rejected.") if logged.same_caller else ""
     slug = logged.reference.rule
     if slug.startswith(PREFIX):
         return _("A limit in code rejected, which is not decided here: %s. The caller's page shows its counter.") % slug
@@ -183,8 +168,6 @@ def _logged_in_words(explanation: Explanation) -> str:
         return text % ", ".join(wanted)
     if not any(isinstance(each, Matched) for each in meant):
         return _("The rule that rejected does not apply to this request now: %s.") % slug
-    if logged.same_caller:
-        return _("This is the caller who was rejected, but none of the counters below is the one that rejected.")
     return _(
         "None of the counters below is the one that rejected: it was another caller, or the rule has changed since."
     )
@@ -202,9 +185,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     request = explanation.request
     named = _(", view %(view)s, route %(route)s") % {"view": request.view_name, "route": request.route}
     yield f"{request.method} {request.path}{named if request.route or request.view_name else ''}"
-    rejections = explanation.logged.rejections if explanation.logged else ()
-    yield from (rejection_in_words(each, explanation.access_of_logged) for each in rejections)
-    yield _("Now: %s") % headline_of(explanation) if rejections else headline_of(explanation)
+    yield headline_of(explanation)
     yield from (f"! {text}" for text in notes_of(explanation))
     if tier := tier_in_words(explanation.tier):
         yield _("Tier: %s") % tier

@@ -15,14 +15,13 @@ from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Counter, Counters
+from ...inspection.history import Usage
 from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import duration, units, until_in_words
-from ...rules.inline import identity_of
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...usage.reports import chart
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
@@ -282,15 +281,11 @@ def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datet
     return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
 
 
-def usage_rows(counters: Counters) -> dict[str, Any]:
-    """Return the known usage, the latest first, with the names of the rules; and its chart, if there is any."""
+def usage_of(counters: Counters) -> Usage:
+    """Return the known usage, the latest first, with the names of the rules."""
     usage = history.usage_of({each.rule.slug: each.digest for each in counters.own})
     names = {each.rule.slug: each.rule.name for each in counters.own}
-    days = [day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]]
-    identities = {identity: each.digest for each in counters.own if (identity := identity_of(each.rule))}
-    totals = history.totals_of(usage, identities)
-    has_any = any(each.requests for each in totals)
-    return {"usage": usage._replace(days=days), "usage_chart": chart.days(totals) if has_any else None}
+    return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:

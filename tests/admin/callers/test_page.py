@@ -25,7 +25,6 @@ from django_ratelimiter.models import (
     RuleLimit,
     Tier,
     TierAssignment,
-    TopCaller,
     TopPartition,
     UsageBucket,
 )
@@ -72,12 +71,6 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
     assert ">7,431<" in text
     assert 'data-title="Rule">Export</td>' in text
     assert "9,999" not in text
-    figures = admin_client.get(page).context["usage_chart"]
-    assert (len(figures.bars), figures.busiest.partition(": ")[2]) == (30, "1 allowed, 7,431 rejected")
-    TopCaller.objects.create(
-        identity="user", granularity="day", start=start, partition=digest, allowed=2_000, rejected=7_500
-    )
-    assert admin_client.get(page).context["usage_chart"].busiest.endswith("2,000 allowed, 7,500 rejected")
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
