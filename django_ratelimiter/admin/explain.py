@@ -12,9 +12,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..inspection.answer import explain
 from ..inspection.caller import by_key
-from ..inspection.explanation import Explanation, Matched, headline_of, notes_of, rows_in_words
+from ..inspection.explanation import Explanation, Matched, explain, headline_of, notes_of
 from ..inspection.question import MAX_LENGTHS, Question, QuestionError, asked, is_curl, names_caller, pairs
 from ..inspection.references import Rejected
 from ..inspection.words import counter_in_words, tier_in_words
@@ -137,7 +136,7 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
             (label_of(name), _("missing") if value is None else without_controls(value))
             for name, value in explanation.identities.items()
         ],
-        "matched": [_card(viewer, each, explanation) for each in explanation.matched],
+        "matched": [_card(viewer, each) for each in explanation.matched],
         "unmatched": [
             (each, Rule.Mode(each.rule.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.unmatched
         ],
@@ -145,7 +144,7 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
     }
 
 
-def _card(viewer: Viewer, each: Matched, explanation: Explanation) -> dict[str, Any]:
+def _card(viewer: Viewer, each: Matched) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
     edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
     slug = each.rule.slug
@@ -153,7 +152,6 @@ def _card(viewer: Viewer, each: Matched, explanation: Explanation) -> dict[str, 
         "rule": each.rule,
         "mode": Rule.Mode(each.mode).label,
         "url": viewer.rule_url(slug),
-        "rows": rows_in_words(each, explanation.tier),
         "edge": edge if each.rejects else "",
         "counters": [
             (counter, counter_in_words(counter), viewer.digest_url(counter.digest, rule=slug))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -166,14 +166,10 @@ class Caller:
             return network_around(self.address, name)
         return self.known.get(name)
 
-    def partition(self, names: Iterable[str]) -> str | None:
+    def partition(self, names: Collection[str]) -> str | None:
         """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
-        parts = []
-        for name in names:
-            if (value := self.value_of(name)) is None:
-                return None
-            parts.append((name, value))
-        return encode_partition(parts)
+        known = [(name, value) for name in names if (value := self.value_of(name)) is not None]
+        return encode_partition(known) if len(known) == len(names) else None
 
     def missing(self, rule: RuleRecord) -> list[str]:
         """Return the names that this rule is split by and that are not known for the caller."""
@@ -197,7 +193,7 @@ class Caller:
         """Return whether the rule counts the caller by address because another value is missing."""
         return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
 
-    def digests_by(self, names: Iterable[str]) -> list[str]:
+    def digests_by(self, names: Collection[str]) -> list[str]:
         """Return the digests of the caller as counted by these names; none if a value is not known."""
         if self.kind == "digest":
             return [self.value]
@@ -217,17 +213,8 @@ class Caller:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
-        if self.is_one_key:
-            return f"{_('API key')} {str(self.api_key)[:8]}…"
-        return f"{_LABELS[self.kind]()} {self.digest[:8]}…"
-
-
-_LABELS: Final = {
-    "api_key": lambda: _("API key"),
-    "ip": lambda: _("address"),
-    "partition": lambda: _("partition"),
-    "digest": lambda: _("caller"),
-}
+        labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
+        return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
 
 def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:

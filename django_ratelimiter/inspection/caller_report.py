@@ -86,7 +86,7 @@ def report_of(caller: Caller) -> CallerReport:
         blocked_scopes=_rules_of(() if caller.kind == "digest" else blocking.elsewhere),
         access=grounds.access,
         tier=grounds.tier,
-        counters=(shown if caller.kind == "digest" else found).counters,
+        counters=shown.counters,
         unread=found.unread,
         unlimited=found.unlimited,
         rejections=rejections,
@@ -144,13 +144,29 @@ def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
 def lines_of(report: CallerReport) -> Iterator[str]:
     """Yield the lines of the command."""
     who, access = report.caller, report.access
-    if who.is_everybody or who.is_nobody:
-        yield _title_of_nobody(who)
-        yield from map(_line, report.counters)
-        yield from map(rejection_in_words, report.rejections)
-        return
+    yield "{} ({}): {}".format(*_headline(report))
+    if not (who.is_everybody or who.is_nobody):
+        yield from _reasons(report)
+    yield from map(_line, report.counters)
+    for each in report.unread:
+        yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
+    yield from (rejection_in_words(each, access) for each in report.rejections)
+
+
+def _headline(report: CallerReport) -> tuple[str, str, str]:
+    """Return who it is, the digest, and whether the caller is blocked."""
+    who, texts = report.caller, {True: _("blocked"), False: _("not blocked")}
     named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
-    yield f"{named} ({who.digest}): {_state(report)}"
+    state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
+    if who.is_everybody:
+        named, state = _("all callers together"), _("they share one counter, so the caller cannot be known from it")
+    elif who.is_nobody:
+        named, state = _("requests without what the rule %s counts by") % who.rule, _("all of them are rejected")
+    return named, who.digest, state
+
+
+def _reasons(report: CallerReport) -> Iterator[str]:
+    who, access = report.caller, report.access
     yield from (f"{at_limit_in_words(rule)}: {rule.slug}" for rule in report.blocked_shared)
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
@@ -163,26 +179,6 @@ def lines_of(report: CallerReport) -> Iterator[str]:
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
     if who.kind != "digest" or not report.problem:
         yield _("Tier: %s") % tier_in_words(report.tier)
-    yield from map(_line, report.counters)
-    for each in report.unread:
-        yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
-    yield from (rejection_in_words(each, access) for each in report.rejections)
-
-
-def _title_of_nobody(who: Caller) -> str:
-    """Return the meaning of a reference that names no caller."""
-    if who.is_everybody:
-        text = _("all callers together (%(digest)s): they share one counter, so the caller cannot be known from it")
-    else:
-        text = _("requests without what the rule %(rule)s counts by (%(digest)s): all of them are rejected")
-    return text % {"digest": who.digest, "rule": who.rule}
-
-
-def _state(report: CallerReport) -> str:
-    """Return whether the caller is blocked."""
-    if report.blocked is not None:
-        return _("blocked") if report.blocked else _("not blocked")
-    return _("whether it is blocked is not known")
 
 
 def _line(counter: Counter) -> str:

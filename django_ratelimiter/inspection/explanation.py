@@ -1,31 +1,41 @@
-"""An explanation: what each rule decides for a request, and the answer; as data, and as text for pages and commands."""
+"""`explain`: why the limiter allows or rejects a request, and what each rule decides; as data, and as text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
+from django.utils import translation
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from ..models import AccessEntry
+from ..conf import django_setting, is_secret, settings
+from ..decision import Owner
+from ..engine.base import Charge, Verdict
+from ..limiter.charges import why_uncharged
+from ..models import AccessEntry, TierAssignment
 from ..rules.inline import PREFIX
-from ..rules.records import Facts, RejectedRule, RuleRecord
+from ..rules.records import Facts, LimitRecord, RejectedRule, RuleRecord
+from ..rules.tiers import callers_differ
+from ..values.partitions import is_address
 from ..values.references import Reference
 from .counters import Counter
-from .grounds import TierExplanation
-from .words import BYPASSES, Bypass, Reason, counter_in_words, tier_in_words
+from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
+from .grounds import TierExplanation, row_of
+from .question import Question, names_caller
+from .references import Rejected
+from .words import BYPASSES, Bypass, Reason, counter_in_words, reason_in_words, tier_in_words
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
     """A rule that is tested for the request, and its counters."""
 
-    MEMBERS = ("rule", "mode", "rows", "lacks", "rejects", "counters")
+    MEMBERS = ("rule", "mode", "lacks", "rejects", "counters")
 
     rule: RuleRecord
-    rows: str  # the tier whose limits apply; empty = those of every other tier
     lacks: tuple[str, ...]  # the names of values that are not known here, and that matter
     counters: tuple[Counter, ...]
 
@@ -115,6 +125,153 @@ class Explanation:
         return not self.response.allowed or not (self.response.degraded or self.undecided or self.in_code)
 
 
+def explain(question: Question, logged: Rejected | None = None) -> Explanation:
+    """Return what the limiter would decide now, and why, computed by the code that decides requests. Charges nothing.
+
+    logged: the rejection in question. Raises QuestionError if the question cannot be answered.
+    """
+    http = build_request(question)
+    with translation.override(language_of(http)):
+        resolve_view(http)
+        trial = run_trial(question, http)
+    is_anybody = logged is not None and not names_caller(question)
+    is_unchecked = not question.user and (
+        "HTTP_AUTHORIZATION" in http.META or django_setting("SESSION_COOKIE_NAME") in http.COOKIES
+    )
+    tier = _explain_tier(trial)
+    if logged and is_anybody and tier.kind in ("default", "none"):
+        names_nobody = logged.is_shared or logged.is_missing or logged.problem
+        tier = replace(tier, kind="" if names_nobody else "unknown")
+    is_unknown = partial(_is_unknown, question, is_anybody, is_unchecked)
+    rules = [_explain_rule(rule, trial, tier.name, is_unknown, logged) for rule in trial.rules.rules]
+    matched = tuple(each for each in rules if isinstance(each, Matched))
+    is_found = any(counter.logged for each in matched for counter in each.counters)
+    unknown = dict.fromkeys(name for each in rules for name in each.lacks)
+    bypasses = [point.bypass for point in trial.entry_points] or [trial.bypass]
+    return Explanation(
+        request=trial.facts,
+        version=trial.rules.version.number,
+        bypass="" if "" in bypasses else bypasses[-1],
+        access=row_of(next((each.access for each in trial.entry_points if each.access), None)),
+        tier=tier,
+        identities=_identities(trial),
+        doubts=tuple(_doubts(trial, logged, unknown, is_unchecked=is_unchecked)),
+        matched=matched,
+        unmatched=tuple(each for each in rules if isinstance(each, Unmatched)),
+        left_out=trial.rules.left_out,
+        in_code=trial.in_code,
+        response=_response(trial),
+        logged=logged and LoggedRejection(logged.reference, is_found, logged.problem),
+    )
+
+
+def _doubts(trial: Trial, logged: Rejected | None, unknown: Collection[str], *, is_unchecked: bool) -> Iterator[str]:
+    """Yield what cannot be known. is_unchecked: see `_is_unknown`."""
+    if logged and logged.problem:
+        yield _("Redis cannot be reached now, so the caller of the rejection cannot be found: %s") % logged.problem
+    if problem := next((point.problem for point in trial.entry_points if point.problem), ""):
+        yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
+    if unknown:
+        yield _("Not known here, so treated as missing: %(names)s. Enter the values.") % {"names": ", ".join(unknown)}
+    if is_unchecked:
+        yield _(
+            "Session cookies and the field Authorization are not checked here: this answer is for a caller "
+            "who is not logged in. Enter the user to see the answer for that user."
+        )
+    if trial.http.resolver_match is None and trial.bypass != "redirect":
+        yield _("No view answers this path. Rules count such requests, too.")
+
+
+def _response(trial: Trial) -> CallerResponse:
+    decision = trial.decision
+    rejection = None if decision.allowed else decision.rejection
+    rule = rejection.binding.rule.slug if rejection and rejection.binding else ""
+    return CallerResponse(decision.allowed, rejection and rejection.status, rule, trial.delay, decision.degraded)
+
+
+def _explain_rule(
+    rule: RuleRecord, trial: Trial, tier: str, is_unknown: Callable[[str], bool], logged: Rejected | None
+) -> Matched | Unmatched:
+    """Return what this rule decides: at the first entry point that charges for it, if one does. tier: its name."""
+    found = [(point, [each for each in point.charges if each[0].rule is rule]) for point in trial.entry_points]
+    point, charged = next((each for each in found if each[1]), (_nearest(rule, trial), []))
+    reason: Reason = "" if charged else _reason(rule, trial, point)
+    missing = _missing(rule, point) if point and reason in ("", "missing") else ()
+    in_place = ("ip",) if missing and rule.missing_partition == "ip" else ()
+    lacks = tuple(name for name in (*missing, *in_place) if is_unknown(name))
+    if not charged:
+        why = reason_in_words(reason, rule, trial.facts, tier, missing, lacks)
+        return Unmatched(rule, reason, why, lacks)
+    return Matched(rule, lacks, tuple(_counter(*each, logged) for each in charged))
+
+
+def _counter(owner: Owner, charge: Charge, peeked: Verdict | None, logged: Rejected | None) -> Counter:
+    rule, digest = owner.rule, owner.rule.digest_in(charge.key)
+    is_logged = logged is not None and logged.is_of(rule.slug, digest)
+    return Counter(rule, str(owner.tier or ""), LimitRecord(charge.limit), charge, digest, peeked, logged=is_logged)
+
+
+def _reason(rule: RuleRecord, trial: Trial, point: EntryPoint | None) -> Reason:
+    """Return the first condition that does not match, at the last entry point that tested the rule."""
+    if point is None:
+        return trial.bypass
+    if point.bypass:
+        return point.bypass
+    if rule.is_off:
+        return "off"
+    mismatch = rule.mismatch(point.request.facts)
+    if mismatch == "scope" and rule.scope in trial.unreached:
+        return "rejected earlier"
+    return mismatch or why_uncharged(rule, point.entitlement, point.request) or "rejected earlier"
+
+
+def _nearest(rule: RuleRecord, trial: Trial) -> EntryPoint | None:
+    """Return the last entry point at which a rule matches, else the last one; `None` = there is none."""
+    met = [point for point in trial.entry_points if not point.bypass and not rule.mismatch(point.request.facts)]
+    return next(iter([*reversed(met), *reversed(trial.entry_points)]), None)
+
+
+def _missing(rule: RuleRecord, point: EntryPoint) -> tuple[str, ...]:
+    identity = point.request.identity
+    return tuple(name for name in rule.partition_by if identity is not None and identity.value(name) is None)
+
+
+def _explain_tier(trial: Trial) -> TierExplanation:
+    """Return the tier at the last entry point, and the row or the setting that it comes from."""
+    point = trial.entry_points[-1] if trial.entry_points else None
+    if point is None or point.bypass or not callers_differ(trial.rules):
+        return TierExplanation()
+    rows = TierAssignment.objects.select_related("tier").in_bulk([pk for pk in point.reasons.values() if pk])
+    return TierExplanation.of(point.entitlement, point.reasons, rows)
+
+
+def _identities(trial: Trial) -> dict[str, str | None]:
+    """Return the values by which rules count whose conditions match the request, whoever the caller is."""
+    identity = trial.entry_points[-1].request.identity if trial.entry_points else None
+    asked = [point.request.facts for point in trial.entry_points if not point.bypass]
+    concerned = [rule for rule in trial.rules.rules if not rule.is_off and not all(map(rule.mismatch, asked))]
+    names = dict.fromkeys(name for rule in concerned for name in rule.partition_by)
+    values = {name: identity.value(name) for name in names} if identity is not None else {}
+    return {name: "…" if value and is_secret(name) else value for name, value in values.items()}
+
+
+def _is_unknown(question: Question, is_anybody: bool, is_unchecked: bool, name: str) -> bool:
+    """Return whether a value that this request lacks is one that only a real request has.
+
+    is_anybody: the question is about a rejected request without its caller, so what it lacks is not known, either.
+    is_unchecked: the request has credentials that only the site can check, so its user is not known.
+    """
+    if name in question.identities:
+        return False
+    if is_anybody or (name == "user" and is_unchecked):
+        return True
+    if is_address(name):
+        return not question.ip
+    if name == "host":
+        return not question.names_host
+    return name == "session" or name.startswith("field:") or name in settings.IDENTITIES
+
+
 def headline_of(explanation: Explanation) -> str:
     """Return what the caller would get, in one line. It never says "allowed" if a limit cannot be decided here."""
     response, undecided = explanation.response, explanation.undecided
@@ -173,13 +330,6 @@ def _logged_in_words(explanation: Explanation) -> str:
     )
 
 
-def rows_in_words(each: Matched, tier: TierExplanation) -> str:
-    """Return which limits of a rule apply, and why."""
-    if each.rows:
-        return _("the limits of the tier %(tier)s") % {"tier": tier.name}
-    return _("the limits of every other tier") if each.rule.depends_on_tier else _("the limits for everyone")
-
-
 def lines_of(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of the command."""
     request = explanation.request
@@ -192,7 +342,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     if explanation.matched:
         yield from ("", _("These rules apply:"))
     for each in explanation.matched:
-        yield f"  {each.rule.slug} ({each.mode}): {rows_in_words(each, explanation.tier)}"
+        yield f"  {each.rule.slug} ({each.mode}):"
         for counter in each.counters:
             mark = f" ({_('rejected before')})" if counter.logged else ""
             yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"

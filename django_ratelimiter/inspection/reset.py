@@ -19,7 +19,6 @@ from ..engine.usage.rejections import FORGOTTEN_US
 from ..exceptions import EngineUnavailable
 from ..models import RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
-from ..models.validation import validate_line
 from ..plans import user_pk
 from ..rules import cache
 from ..rules.formatting import duration, listed
@@ -29,9 +28,6 @@ from .counters import Counter, Counters, counters_of, read
 from .grounds import grounds_of
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
-
-#: Maximum characters of a reason.
-MAX_REASON: Final = 200
 
 
 class Outcome(NamedTuple):
@@ -104,13 +100,9 @@ def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
 
 
 def _checked(reason: str) -> str:
-    reason = reason.strip()
-    if not reason:
+    if not reason.strip():
         raise ValidationError(_("Enter a reason. It is written to the log."))
-    if len(reason) > MAX_REASON:
-        raise ValidationError(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
-    validate_line(reason)
-    return reason
+    return str(TierAssignment._meta.get_field("reason").clean(reason.strip(), None))  # as reasons of rows
 
 
 def _rules(counters: Collection[Counter]) -> str:

@@ -1,14 +1,9 @@
-"""What inspections say, alike on pages and in commands, as text and as data."""
+"""What inspections say, alike on pages and in commands."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from datetime import date
-from decimal import Decimal
 from typing import Any, Final, Literal
 
-from django.db.models import Model
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -19,7 +14,6 @@ from ..models import AccessEntry, TierAssignment
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, Mismatch, RuleRecord
 from ..usage.reports.totals import about
-from ..values.references import Reference
 from .counters import CallerRejection, Counter
 from .grounds import TierExplanation
 
@@ -191,31 +185,3 @@ def at_limit_in_words(rule: RuleRecord) -> str:
     """Return what is at its limit if the counter of this rule, which all callers share, is used up."""
     reach = reach_in_words(rule)
     return _("%(reach)s is at its limit") % {"reach": reach} if reach else _("The whole site is at its limit")
-
-
-#: The members of rows in reports.
-_OF_ROWS: Final[Mapping[type[Model], tuple[str, ...]]] = {
-    AccessEntry: ("pk", "action", "kind", "value", "expires_at", "reason"),
-    TierAssignment: ("pk", "subject", "starts_at", "ends_at", "reason"),
-}
-
-
-def encoded(value: Any) -> Any:
-    """Return a report, or a part of one, as plain data: a rule by its slug, a time in ISO 8601."""
-    if isinstance(value, RuleRecord | Reference):
-        return str(value)
-    if isinstance(value, Model) or is_dataclass(value) or hasattr(value, "_fields"):
-        return {name: encoded(getattr(value, name)) for name in _members(value)}
-    if isinstance(value, Mapping):
-        return {name: encoded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [encoded(each) for each in value]
-    if isinstance(value, Decimal):
-        return f"{value.normalize():f}"
-    return value.isoformat() if isinstance(value, date) else value
-
-
-def _members(report: Any) -> tuple[str, ...]:
-    """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
-    named: tuple[str, ...] | None = _OF_ROWS.get(type(report)) or getattr(report, "MEMBERS", None)
-    return named or getattr(report, "_fields", None) or tuple(each.name for each in fields(report))

@@ -20,7 +20,8 @@ from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.inspection.explanation import headline_of, notes_of
 from django_ratelimiter.inspection.question import parse_curl
-from django_ratelimiter.inspection.words import encoded, tier_in_words
+from django_ratelimiter.inspection.words import tier_in_words
+from django_ratelimiter.management.output import encoded
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
 from tests.making import MakeRule
@@ -158,7 +159,7 @@ def test_the_tier_is_given_a_reason(make_rule: MakeRule, people: None) -> None:
     explained = explain(asked(user="ann"))
     assert (explained.tier.kind, explained.tier.assigned) == ("assignment", row)
     assert "Pro" in tier_in_words(explained.tier)
-    assert [(each.rows, each.counters[0].capacity) for each in explained.matched] == [("pro", 14)]
+    assert [(each.counters[0].tier, each.counters[0].capacity) for each in explained.matched] == [("pro", 14)]
     assert explain(asked(user=str(User.objects.get(username="bob").pk))).tier.kind == "none"
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.calendars import Anchor
-from django_ratelimiter.inspection.answer import explain
 from django_ratelimiter.inspection.caller import caller_of
+from django_ratelimiter.inspection.explanation import explain
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.question import Question
 from django_ratelimiter.inspection.reset import counters_now

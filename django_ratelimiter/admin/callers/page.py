@@ -200,7 +200,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         may_assign = bool(viewer.form_url("add", TierAssignment))
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
-        context["usage"] = rows.usage_of(report.found)
+        context["usage"] = rows.known_usage(report.found)
     title = without_controls(_title(caller, name or key_name(caller, request.user)))
     return show(page_of, request, "caller", title, context)
 

@@ -11,17 +11,16 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Counter, Counters
-from ...inspection.history import Usage
 from ...inspection.words import at_limit_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import duration, units, until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
+from ...usage.reports.callers import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
@@ -281,9 +280,9 @@ def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datet
     return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
 
 
-def usage_of(counters: Counters) -> Usage:
+def known_usage(counters: Counters) -> Usage:
     """Return the known usage, the latest first, with the names of the rules."""
-    usage = history.usage_of({each.rule.slug: each.digest for each in counters.own})
+    usage = usage_of({each.rule.slug: each.digest for each in counters.own})
     names = {each.rule.slug: each.rule.name for each in counters.own}
     return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])
 

@@ -17,14 +17,12 @@ from ...backend import get_engine
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
-from ...inspection.answer import explain
 from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.explanation import Explanation, lines_of
+from ...inspection.explanation import Explanation, explain, lines_of
 from ...inspection.question import add_question, question_from
 from ...inspection.reset import counters_now, forget
-from ...inspection.words import encoded
 from ...rules import cache
 from ...rules.stored import epochs
 from ...usage.collector.alerts import Thresholds, send_alerts
@@ -120,7 +118,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         if found.batches:
             batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
             text = _("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds}
-        self.say([text], encoded(found))
+        self.say([text], found)
 
     def collect(self) -> None:
         """Collect the usage, and report the result."""
@@ -131,7 +129,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
             text.append(_("Deleted %s that are older than RETENTION allows.") % rows)
-        self.say(text, encoded(collected) | {"deleted": deleted})
+        self.say(text, collected._asdict() | {"deleted": deleted})
         if collected.failed:
             raise CommandError(
                 ngettext(
@@ -159,7 +157,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
 
         explanation = once_connected(ask, lambda found: not found.is_degraded)
         self._warn_of_memory()
-        self.say(lines_of(explanation), partial(encoded, explanation))
+        self.say(lines_of(explanation), explanation)
         if explanation.logged and explanation.logged.problem:
             raise CommandError(_("Redis cannot be reached now: %s") % explanation.logged.problem)
 
@@ -173,7 +171,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
-        self.say(lines_of_caller(report), partial(encoded, report))
+        self.say(lines_of_caller(report), report)
         if report.problem:
             raise CommandError(_("Redis cannot be reached now: %s") % report.problem)
 
@@ -192,7 +190,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
             removed.append(_("not known: Redis could not be asked, so counters and names may be stored there"))
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
         lines = [text % _as_typed(who, kind, value), *(f"  {line}" for line in removed), *stays]
-        self.say(lines, {"caller": str(who), **encoded(found)})
+        self.say(lines, {"caller": str(who), **found._asdict()})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
             raise CommandError(text % found.problem)

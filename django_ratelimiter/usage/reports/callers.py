@@ -10,11 +10,11 @@ from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..engine.base import Alias
-from ..models import TopPartition, UsageSample
-from ..usage.reports.report import TopPartitionRow
-from ..usage.reports.totals import about
-from ..usage.times import Granularity, aware, buckets, floor, now, stored
+from ...engine.base import Alias
+from ...models import TopPartition, UsageSample
+from ..times import Granularity, aware, buckets, floor, now, stored
+from .report import TopPartitionRow
+from .totals import about
 
 DAYS: Final = 30
 
