@@ -146,11 +146,11 @@ def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, 
 
 def _card(viewer: Viewer, each: Matched) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
-    edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
+    edge = "ratelimiter-bad" if each.rule.mode == "enforce" else "ratelimiter-warning"
     slug = each.rule.slug
     return {
         "rule": each.rule,
-        "mode": Rule.Mode(each.mode).label,
+        "mode": Rule.Mode(each.rule.mode).label,
         "url": viewer.rule_url(slug),
         "edge": edge if each.rejects else "",
         "counters": [

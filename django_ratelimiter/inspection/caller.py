@@ -217,20 +217,13 @@ class Caller:
         return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
 
-def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
-    """Return the same as `any_caller_of`. Also raises UnknownCaller for an API key that is no identity."""
-    caller = any_caller_of(kind, value, others)
-    if caller.unknown:
-        raise UnknownCaller(caller.unknown)
-    return caller
-
-
-def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
+def caller_of(kind: str, value: str, others: Iterable[str] = (), *, must_count: bool = True) -> Caller:
     """Return the caller of this kind. others: more known partitions, such as "header:X-Org=acme".
 
     A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is the key, its hash, or
     "value:" and the result of API_KEY_RESOLVER. A "reference" is that of a rejection; only the digest of its caller
-    is known. Raises UnknownCaller; for a reference EngineUnavailable, too.
+    is known. must_count: an API key that is no identity is an error. Raises UnknownCaller; for a reference
+    EngineUnavailable, too.
     """
     value = value.strip()
     if kind == "reference":
@@ -248,7 +241,10 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     for text in others:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
-    return _caller(kind, value, parts)
+    caller = _caller(kind, value, parts)
+    if caller.unknown and must_count:
+        raise UnknownCaller(caller.unknown)
+    return caller
 
 
 def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Caller:
@@ -260,7 +256,7 @@ def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Cal
         return caller
     name = revealed_to(reader, [with_tail(caller.value)]).get(caller.value)
     found = _kind_and_value(name) if name else None
-    by_name = any_caller_of(*found, others) if found else caller
+    by_name = caller_of(*found, others, must_count=False) if found else caller
     return caller if by_name.unknown else replace(by_name, rule=caller.rule)
 
 
@@ -317,18 +313,11 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
-    is_secret = _is_secret(kind, value, key)
+    typed = parts_of(value) if kind == "partition" else {kind: value}
+    is_hidden = kind != "api_key" and (any(map(is_secret, typed)) or typed.get("api_key", key.opened) != key.opened)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_secret)
-
-
-def _is_secret(kind: str, value: str, key: _Key) -> bool:
-    """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
-    if kind == "api_key":
-        return False
-    typed = parts_of(value) if kind == "partition" else {kind: value}
-    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != key.opened)
+    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_hidden)
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:

@@ -29,7 +29,7 @@ from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    Of a digest, and of a user that is not in the database, only counters in use count. The last three are for the
+    Of a digest, and of a user that is not in the database, only counters in use count. The last four are for the
     caller's page.
     """
 
@@ -43,10 +43,6 @@ class CallerReport:
     #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, and
     #: without Redis.
     blocked: bool | None
-    #: Rules whose counter all callers share and is used up: they reject everybody now.
-    blocked_shared: Sequence[RuleRecord]
-    #: Rules for a scope that no view names, which now reject tasks and other code that ask for it.
-    blocked_scopes: Sequence[RuleRecord]
     access: AccessEntry | None
     tier: TierExplanation
     counters: Sequence[Counter]
@@ -58,7 +54,19 @@ class CallerReport:
 
     rules: RuleSet
     grounds: Grounds
-    found: Counters
+    own: Sequence[Counter]  # all of its own counters
+    blocking: Blocking  # the counters shown that reject the caller now
+
+    @property
+    def blocked_shared(self) -> list[RuleRecord]:
+        """Rules whose counter all callers share and is used up: they reject everybody now."""
+        return list(dict.fromkeys(each.rule for each in self.blocking.shared))
+
+    @property
+    def blocked_scopes(self) -> list[RuleRecord]:
+        """Rules for a scope that no view names, which now reject tasks and other code that ask for it."""
+        found = () if self.caller.kind == "digest" else self.blocking.elsewhere
+        return list(dict.fromkeys(each.rule for each in found))
 
     @property
     def is_unknown(self) -> bool:
@@ -77,13 +85,10 @@ def report_of(caller: Caller) -> CallerReport:
         rejections = rejections_of(caller, found, rules)
     except EngineUnavailable as error:
         problem = str(error)
-    blocking = shown.blocking if rules.enforced else Blocking()
     return CallerReport(
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
-        blocked_shared=_rules_of(blocking.shared),
-        blocked_scopes=_rules_of(() if caller.kind == "digest" else blocking.elsewhere),
         access=grounds.access,
         tier=grounds.tier,
         counters=shown.counters,
@@ -94,12 +99,9 @@ def report_of(caller: Caller) -> CallerReport:
         problem=problem,
         rules=rules,
         grounds=grounds,
-        found=found,
+        own=found.own,
+        blocking=shown.blocking if rules.enforced else Blocking(),
     )
-
-
-def _rules_of(counters: Iterable[Counter]) -> list[RuleRecord]:
-    return list({each.rule.slug: each.rule for each in counters}.values())
 
 
 def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
@@ -127,15 +129,11 @@ def labelled(name: Name, labels: Mapping[str, str]) -> str:
     return f"{label} ({name.shown})" if label else name.shown
 
 
-def _may_view_assignments(reader: Any) -> bool:
-    acts = (f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change"))
-    return reader is None or any(map(reader.has_perm, acts))
-
-
 def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
     """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
     hashes = [*filter(is_hash, keys)]
-    if not hashes or not _may_view_assignments(reader):
+    acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
+    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
         return {}
     rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
     return dict(rows.values_list("api_key_hash", "reason"))
@@ -147,7 +145,7 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     yield "{} ({}): {}".format(*_headline(report))
     if not (who.is_everybody or who.is_nobody):
         yield from _reasons(report)
-    yield from map(_line, report.counters)
+    yield from (f"{each.rule.slug}: {each.limit}: {counter_in_words(each)}" for each in report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
     yield from (rejection_in_words(each, access) for each in report.rejections)
@@ -179,7 +177,3 @@ def _reasons(report: CallerReport) -> Iterator[str]:
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
     if who.kind != "digest" or not report.problem:
         yield _("Tier: %s") % tier_in_words(report.tier)
-
-
-def _line(counter: Counter) -> str:
-    return f"{counter.rule.slug}: {counter.limit}: {counter_in_words(counter)}"

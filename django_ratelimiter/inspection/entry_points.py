@@ -240,7 +240,10 @@ def run_trial(question: Question, http: HttpRequest) -> Trial:
     """Decide at the middleware, then for the scopes that the view names, until one rejects. The view does not run."""
     view: Any = http.resolver_match.func if http.resolver_match else None
     trial, later = Trial(question, http, cache.latest_rules()), decides_later(view)
-    trial.bypass = _bypass_of_middleware(http, view)
+    if hasattr(view, ASKED_BY_GATEWAYS):
+        trial.bypass = "gateway"
+    else:
+        trial.bypass = exemption(http) if has_limiter() else "no middleware"
     if not trial.bypass:
         trial.ask(before_authentication=later)
     scopes, trial.in_code = _limits_in_code(view, http.method or "")
@@ -250,12 +253,6 @@ def run_trial(question: Question, http: HttpRequest) -> Trial:
         if scope:
             trial.ask(scope)
     return trial
-
-
-def _bypass_of_middleware(http: HttpRequest, view: Any) -> Bypass:
-    if hasattr(view, ASKED_BY_GATEWAYS):
-        return "gateway"
-    return exemption(http) if has_limiter() else "no middleware"
 
 
 def _limits_in_code(view: Any, method: str) -> tuple[list[str], tuple[str, ...]]:

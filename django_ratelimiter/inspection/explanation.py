@@ -20,7 +20,6 @@ from ..rules.inline import PREFIX
 from ..rules.records import Facts, LimitRecord, RejectedRule, RuleRecord
 from ..rules.tiers import callers_differ
 from ..values.partitions import is_address
-from ..values.references import Reference
 from .counters import Counter
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
 from .grounds import TierExplanation, row_of
@@ -33,15 +32,11 @@ from .words import BYPASSES, Bypass, Reason, counter_in_words, reason_in_words, 
 class Matched:
     """A rule that is tested for the request, and its counters."""
 
-    MEMBERS = ("rule", "mode", "lacks", "rejects", "counters")
+    MEMBERS = ("rule", "lacks", "rejects", "counters")
 
     rule: RuleRecord
     lacks: tuple[str, ...]  # the names of values that are not known here, and that matter
     counters: tuple[Counter, ...]
-
-    @property
-    def mode(self) -> str:
-        return self.rule.mode
 
     @property
     def rejects(self) -> bool:
@@ -68,14 +63,6 @@ class CallerResponse(NamedTuple):
     degraded: bool
 
 
-class LoggedRejection(NamedTuple):
-    """The rejection that a question's reference names."""
-
-    reference: Reference
-    found: bool  # one of the counters is the one that rejected
-    problem: str  # why Redis could not be asked for the caller; "" = it was asked
-
-
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Why the limiter allows or rejects a request."""
@@ -97,7 +84,7 @@ class Explanation:
     left_out: tuple[RejectedRule, ...]  # rules that are not in force at all
     in_code: tuple[str, ...]  # the view's own limits, which are not decided here
     response: CallerResponse
-    logged: LoggedRejection | None  # the rejection that the reference names
+    logged: Rejected | None  # the rejection that the reference names
 
     @property
     def rules(self) -> tuple[Matched | Unmatched, ...]:
@@ -161,7 +148,7 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
         left_out=trial.rules.left_out,
         in_code=trial.in_code,
         response=_response(trial),
-        logged=logged and LoggedRejection(logged.reference, is_found, logged.problem),
+        logged=logged and replace(logged, found=is_found),
     )
 
 
@@ -342,7 +329,7 @@ def lines_of(explanation: Explanation) -> Iterator[str]:
     if explanation.matched:
         yield from ("", _("These rules apply:"))
     for each in explanation.matched:
-        yield f"  {each.rule.slug} ({each.mode}):"
+        yield f"  {each.rule.slug} ({each.rule.mode}):"
         for counter in each.counters:
             mark = f" ({_('rejected before')})" if counter.logged else ""
             yield f"    {counter.limit}{mark}: {counter_in_words(counter)}"

@@ -1,10 +1,9 @@
-"""The question: a request that is not sent, and its caller; also by a `curl` command, a reference, and options."""
+"""The question: a request that is not sent, and its caller; also by a `curl` command or a reference."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from argparse import ArgumentParser
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -153,9 +152,9 @@ def asked(question: Question, curl: str, text: str, reader: Any = None) -> tuple
     if rejected.is_shared or rejected.is_missing:
         return question, rejected
     try:
-        rejected = rejected._replace(callers=tuple(digests_of(rejected.reference)))
+        rejected = replace(rejected, callers=tuple(digests_of(rejected.reference)))
     except EngineUnavailable as error:
-        return question, rejected._replace(problem=str(error))
+        return question, replace(rejected, problem=str(error))
     names = [*revealed_to(reader, rejected.callers).values()]
     if len(rejected.callers) == len(names) == 1 and not names_caller(question):
         question = replace(question, **asked_of_caller(names[0]))
@@ -186,38 +185,3 @@ def _about_rule(question: Question, reference: Reference) -> Question:
     path = rule.path if rule.path_kind in ("exact", "prefix") else ""
     method = question.method if not rule.methods or question.method in rule.methods else min(rule.methods)
     return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)
-
-
-#: Options with one text, and what that is.
-_TEXTS: Final = {
-    "view": "The name of a view, instead of a path.",
-    "user": "A login name or a primary key.",
-    "api_key": "An API key as callers send it, or the hash of a known key.",
-    "ip": "The IP address that connects to the site.",
-    "scope": "A scope that your code asks for, besides those that the view is known to name.",
-}
-
-
-def add_question(parser: ArgumentParser) -> None:
-    """Add the arguments of a question."""
-    path = "A path of this site, with or without a query, or a URL."
-    for name, default, text in (("method", "GET", "Such as GET."), ("path", "", path)):
-        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
-    for name, text in _TEXTS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
-    identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
-    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
-    parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
-    reference = "The reference of a rejection, such as export#eJL8d1F2, or a text with it: marks its counter."
-    parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
-
-
-def question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
-    """Return the question in these arguments, and what the reference names. Raises QuestionError."""
-    question = Question(
-        method=options["method"],
-        path=options["path"],
-        identities=dict(pairs(options["identity"], "=", "identities")),
-        **{name: options[name] for name in _TEXTS},
-    )
-    return asked(question, options["curl"], options["reference"])

@@ -29,6 +29,9 @@ from .grounds import grounds_of
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 
+#: Maximum number of resets that are shown.
+MAX_SHOWN: Final = 10
+
 
 class Outcome(NamedTuple):
     """The outcome of a reset. took: a check afterwards has found no counter that blocks the caller."""
@@ -92,10 +95,9 @@ def own_counters(caller: Caller, names: Collection[str] = ()) -> list[Counter]:
     return [each for each in own if each.name in (names or known)]
 
 
-def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
+def log_of(caller: Caller) -> list[LogLine]:
     """Return the latest resets of this caller's counters, the latest first."""
-    rows = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
-    latest = rows.select_related("user").order_by("-action_time", "-pk")[:most]
+    latest = _logged(caller).select_related("user").order_by("-action_time", "-pk")[:MAX_SHOWN]
     return [LogLine(row.action_time, str(row.user), row.change_message) for row in latest]
 
 
@@ -124,6 +126,11 @@ def _log(operator: Any, caller: Caller, message: str) -> Any:
     )
 
 
+def _logged(caller: Caller) -> QuerySet[Any]:
+    rows: QuerySet[Any] = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
+    return rows
+
+
 def _content_type() -> ContentType:
     return ContentType.objects.get_for_model(RuleSetState)
 
@@ -133,10 +140,6 @@ def _entries() -> Any:
     from django.contrib.admin.models import LogEntry
 
     return LogEntry
-
-
-#: Maximum number of lines of the admin's log that are counted.
-_MAX_LOGGED: Final = 1_000
 
 
 class Forgotten(NamedTuple):
@@ -200,5 +203,5 @@ def _staying(caller: Caller, found: Counters) -> Iterator[str]:
         "usage by digest, of other values too or not collected yet: %(minute)s days (samples), %(hour)s days (hours)"
     )
     yield text % {each: _("unlimited") if days[each] is None else days[each] for each in ("minute", "hour")}
-    if apps.is_installed("django.contrib.admin") and (count := len(log_of(caller, most=_MAX_LOGGED))):
+    if apps.is_installed("django.contrib.admin") and (count := _logged(caller).count()):
         yield _("lines about this caller in the admin's log, without an end: %(count)d") % {"count": count}

@@ -200,7 +200,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         may_assign = bool(viewer.form_url("add", TierAssignment))
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
-        context["usage"] = rows.known_usage(report.found)
+        context["usage"] = rows.known_usage(report.own)
     title = without_controls(_title(caller, name or key_name(caller, request.user)))
     return show(page_of, request, "caller", title, context)
 
@@ -223,15 +223,14 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
 
 
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
-    found, shown = report.found, report.found.of(report.caller)
-    missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
+    missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(shown, viewer),
-        "state": rows.state_of(shown, viewer),
+        "counters": rows.counter_rows(report.counters, viewer),
+        "state": rows.state_of(report.blocking, viewer),
         "unread": [
-            (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in found.unread
+            (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread
         ],
-        "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in found.unlimited],
+        "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in report.unlimited],
         "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
     }
 

@@ -17,11 +17,10 @@ from ...backend import get_engine
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
-from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
+from ...inspection.caller import KINDS, Caller, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.explanation import Explanation, explain, lines_of
-from ...inspection.question import add_question, question_from
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import epochs
@@ -34,6 +33,7 @@ from ..about import lines_of as lines_of_project
 from ..failures import in_words, once_connected
 from ..files import FileCommands, add_file_commands
 from ..output import Progress, Terminal, quiet_pipes
+from ..question import add_question, question_from
 from ..traffic import TrafficCommands, add_replay
 
 #: A digest that looks like an option: one in 64 does.
@@ -178,7 +178,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
         kind, value = self._named()
-        who = any_caller_of(kind, value)
+        who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
