@@ -22,7 +22,7 @@ from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
 from ...inspection.reset import UNBLOCK, reset
-from ...inspection.words import tier_in_words
+from ...inspection.words import rejection_in_words, tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
@@ -214,12 +214,15 @@ def _url(page_of: Any, query: Any) -> str:
 def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[str, RuleRecord]) -> dict[str, Any]:
     """Return the context of recent rejections. slug: of the rule in the reference or the list that led here."""
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
-    others = [each for each in report.rejections if each not in asked]
-    shown = rejection_rows(others, viewer, report.access)
-    for row in shown:
-        rule = known[row["row"].reference.partition("#")[0]]
-        row["explain_url"] = rows.explain_url(viewer, report.caller, rule)
-    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": shown}
+    others = [
+        {
+            "text": rejection_in_words(each, report.access),
+            "explain_url": rows.explain_url(viewer, report.caller, known[each.reference.partition("#")[0]]),
+        }
+        for each in report.rejections
+        if each not in asked
+    ]
+    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": others}
 
 
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
