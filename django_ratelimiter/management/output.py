@@ -17,7 +17,6 @@ from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db.models import Model
 from django.utils.translation import gettext as _
 
-from ..models import AccessEntry, TierAssignment
 from ..rules.records import RuleRecord
 from ..values.references import Reference
 from ..values.terminal import on_terminal
@@ -73,15 +72,8 @@ class Terminal(OutputWrapper):
         self.write(on_terminal(lines))
 
 
-#: The members of rows in reports.
-_OF_ROWS: Final[Mapping[type[Model], tuple[str, ...]]] = {
-    AccessEntry: ("pk", "action", "kind", "value", "expires_at", "reason"),
-    TierAssignment: ("pk", "subject", "starts_at", "ends_at", "reason"),
-}
-
-
 def encoded(value: Any) -> Any:
-    """Return a report, or a part of one, as plain data: a rule by its slug, a time in ISO 8601."""
+    """Return a report, or a part of one, as plain data: a rule is its slug, a row its columns, a time ISO 8601."""
     if isinstance(value, RuleRecord | Reference):
         return str(value)
     if isinstance(value, Model) or is_dataclass(value) or hasattr(value, "_fields"):
@@ -97,8 +89,10 @@ def encoded(value: Any) -> Any:
 
 def _members(report: Any) -> tuple[str, ...]:
     """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
-    named: tuple[str, ...] | None = _OF_ROWS.get(type(report)) or getattr(report, "MEMBERS", None)
-    return named or getattr(report, "_fields", None) or tuple(each.name for each in fields(report))
+    if isinstance(report, Model):
+        return tuple(each.attname for each in report._meta.concrete_fields)
+    named: tuple[str, ...] | None = getattr(report, "MEMBERS", None) or getattr(report, "_fields", None)
+    return named or tuple(each.name for each in fields(report))
 
 
 class Progress:

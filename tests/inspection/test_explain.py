@@ -115,7 +115,7 @@ def test_access_entries_decide_before_rules(make_rule: MakeRule) -> None:
     explained = explain(asked())
     assert encoded(explained)["access"] == {
         "action": "deny", "kind": "ip", "value": "203.0.113.7", "expires_at": end.isoformat(), "reason": "scraper",
-        "pk": entry.pk,
+        "id": entry.pk,
     }  # fmt: skip
     assert (explained.bypass, explained.response.status) == ("denied", 403)
     assert notes_of(explained)[0].endswith("every request is rejected. (203.0.113.7: scraper)")
