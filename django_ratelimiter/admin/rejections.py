@@ -17,8 +17,7 @@ from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
 from ..inspection.counters import CallerRejection, limit_that_rejected
-from ..inspection.question import asked_of_caller
-from ..inspection.references import Name, everybody, recent, revealed_to
+from ..inspection.references import everybody, recent, revealed_to
 from ..inspection.words import reach_in_words, rejected_now_in_words
 from ..models import AccessEntry
 from ..rules import cache, inline
@@ -29,17 +28,6 @@ from .formatting import breakable
 from .identities import in_words
 from .pages import show
 from .viewer import Viewer
-
-
-def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the question to the page that explains about a rejection by a rule: what it matches, and who asks.
-
-    known: the caller. Without it, and if the rule counts callers separately, that page asks for the caller first.
-    """
-    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
-    asked = {"method": min(rule.methods, default=""), "view": rule.view_name, "path": path, "scope": rule.scope}
-    asked |= {**known, "reference": reference_of(rule.slug, digest)}
-    return {name: value for name, value in asked.items() if value}
 
 
 def rejection_rows(
@@ -108,7 +96,7 @@ def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, Rul
     callers = {**in_words(viewer.request.user, known), everybody(): _("all callers together")}
     unreadable = _("Requests whose body cannot be read")
     for each in rejections:
-        record = records.get(each.rule)
+        record, reference = records.get(each.rule), reference_of(each.rule, each.partition)
         yield {
             **_times(each.at_us, each.since_us),
             "times": about(each.times, is_estimate=each.is_estimate),
@@ -117,10 +105,10 @@ def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, Rul
             "limit": limit_that_rejected(each, record) if record else "",
             "reach": breakable(reach_in_words(record) or _("all requests")) if record else "",
             "caller": each.partition,
-            "reference": reference_of(each.rule, each.partition),
+            "reference": reference,
             "name": unreadable if is_of_unreadable(each.partition) else callers.get(each.partition, ""),
             "caller_url": viewer.digest_url(each.partition, rule=each.rule),
-            "explain_url": viewer.explain_url(_asked(each, record, known.get(each.partition))) if record else "",
+            "explain_url": viewer.explain_url({"reference": reference}) if record else "",
             "shadow": each.shadow,
         }
 
@@ -136,12 +124,3 @@ def _clock(moment: datetime) -> str:
     moment = timezone.localtime(moment)
     today = timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
-
-
-def _asked(rejection: Rejection, record: RuleRecord, name: Name | None) -> dict[str, str]:
-    """Return the data for a question to the page that explains, as far as it is known.
-
-    If the caller is not known, that page asks for the caller first: the result would be for another one.
-    """
-    known = asked_of_caller(name) if name else {}
-    return asked_about(record, rejection.partition, known)

@@ -157,7 +157,7 @@ def asked(question: Question, curl: str, text: str, reader: Any = None) -> tuple
         return question, replace(rejected, problem=str(error))
     names = [*revealed_to(reader, rejected.callers).values()]
     if len(rejected.callers) == len(names) == 1 and not names_caller(question):
-        question = replace(question, **asked_of_caller(names[0]))
+        question = replace(question, **_asked_of_caller(names[0]))
     return question, rejected
 
 
@@ -170,7 +170,7 @@ def names_caller(question: Question) -> bool:
     )
 
 
-def asked_of_caller(name: Name) -> dict[str, Any]:
+def _asked_of_caller(name: Name) -> dict[str, Any]:
     """Return the data for a question about this caller."""
     if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
         return {}

@@ -22,11 +22,11 @@ from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
 from ...usage.reports.callers import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
+from ...values.references import reference_of
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
 from ..identities import may_see_names
 from ..pages import NulSafeAdmin
-from ..rejections import asked_about
 from ..viewer import Viewer
 from .forms import HASHED
 
@@ -167,7 +167,9 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     }
     known = {name: value for name, value in values.items() if value}
     digest = caller.digest_for(rule) if rule is not None else None
-    return viewer.explain_url(asked_about(rule, digest, known) if rule is not None and digest else known)
+    if rule is not None and digest is not None:
+        known["reference"] = reference_of(rule.slug, digest)
+    return viewer.explain_url(known)
 
 
 def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[CounterRow]:
