@@ -21,6 +21,8 @@ from ...inspection.caller import KINDS, Caller, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
 from ...inspection.explanation import Explanation, explain, lines_of
+from ...inspection.question import Question, asked, pairs
+from ...inspection.references import Rejected
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import epochs
@@ -33,7 +35,6 @@ from ..about import lines_of as lines_of_project
 from ..failures import in_words, once_connected
 from ..files import FileCommands, add_file_commands
 from ..output import Progress, Terminal, quiet_pipes
-from ..question import add_question, question_from
 from ..traffic import TrafficCommands, add_replay
 
 #: A digest that looks like an option: one in 64 does.
@@ -68,7 +69,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
                 "--reason", default="", help="The reason, shown in the history."
             )
         commands.add_parser("about", help="Show versions and settings for the report of an error, without secrets.")
-        add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
+        _add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
         _add_counted(_add_caller(caller), caller)
@@ -152,7 +153,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         """Explain the decision on a request. Nothing is charged."""
 
         def ask() -> Explanation:
-            question, logged = question_from(self._options)
+            question, logged = _question_from(self._options)
             return explain(question, logged)
 
         explanation = once_connected(ask, lambda found: not found.is_degraded)
@@ -312,6 +313,41 @@ def _add_counted(who: Any, command: ArgumentParser) -> None:
         default=[],
         help="Another value of the caller's requests, such as path:pk=7. May be repeated.",
     )
+
+
+#: Options with one text, and what that is.
+_OF_QUESTION: Final = {
+    "view": "The name of a view, instead of a path.",
+    "user": "A login name or a primary key.",
+    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "ip": "The IP address that connects to the site.",
+    "scope": "A scope that your code asks for, besides those that the view is known to name.",
+}
+
+
+def _add_question(parser: ArgumentParser) -> None:
+    """Add the arguments of a question."""
+    path = "A path of this site, with or without a query, or a URL."
+    for name, default, text in (("method", "GET", "Such as GET."), ("path", "", path)):
+        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
+    for name, text in _OF_QUESTION.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
+    identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
+    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
+    parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
+    reference = "The reference of a rejection, such as export#eJL8d1F2, or a text with it: marks its counter."
+    parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
+
+
+def _question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
+    """Return the question in these arguments, and what the reference names. Raises QuestionError."""
+    question = Question(
+        method=options["method"],
+        path=options["path"],
+        identities=dict(pairs(options["identity"], "=", "identities")),
+        **{name: options[name] for name in _OF_QUESTION},
+    )
+    return asked(question, options["curl"], options["reference"])
 
 
 def _summary(collected: Collected) -> str:
