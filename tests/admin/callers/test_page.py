@@ -83,6 +83,14 @@ def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: A
     assert "none of them blocks" in press(admin_client, f"{CALLER}?digest={digest}&rule=export")
 
 
+def test_digest_is_not_blocked_while_enforcement_is_stopped(admin_client: Client, page: str, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    address = f"{CALLER}?digest={admin_client.get(page).context['caller'].digest}&rule=export"
+    cache.switch_enforcement(False)
+    text = shown(admin_client.get(address))
+    assert ("not blocked</span>" in text, "Whether this caller is blocked now is not known" in text) == (True, False)
+
+
 def test_nothing_typed_reaches_the_page_as_html(admin_client: Client, page: str) -> None:
     evil = "<script>alert(1)</script>"
     for query in ({"kind": "partition", "value": f"header:X={evil}"}, {"kind": evil, "value": evil}, {"digest": evil}):
