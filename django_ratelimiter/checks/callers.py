@@ -15,11 +15,10 @@ from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import django_setting, lacks_fallbacks, settings
-from ..models.people import missing_users
 from ..plans import is_attribute_path
 from ..rules.records import LimitRecord, RuleRecord
 from ..values.partitions import IDENTITIES
-from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
+from .common import Found, are_invalid, check, import_or_none, message, rules_in_force
 
 #: Identities that callers can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:", "query:", "cookie:")
@@ -31,8 +30,6 @@ _WEEK: Final = 604_800
 _MIN_PREFIX: Final = {4: 8, 6: 16}
 #: Fields whose values are no slugs.
 _NO_TEXTS: Final = (models.IntegerField, models.BooleanField, models.DecimalField, models.FloatField, models.DateField)
-#: Maximum number of users that a message names.
-_MAX_NAMED: Final = 5
 
 
 @check
@@ -194,20 +191,6 @@ def check_trust() -> Found:
             f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: callers in these networks can claim any "
             "address.",
             "Name only the networks of your own proxies, or give their number.",
-        )
-
-
-@check_deployed
-def check_leftovers() -> Found:
-    """W023: access entries or tier assignments name users that do not exist."""
-    missing = from_database(missing_users)
-    if missing:
-        named = ", ".join(missing[:_MAX_NAMED]) + (", …" if missing[_MAX_NAMED:] else "")
-        yield message(
-            "W023",
-            f"Access entries or tier assignments are for users that do not exist: {named}. They would apply to a new "
-            "user with the same primary key.",
-            "Run `manage.py ratelimit forget user:KEY`. If users are not in this database, silence W023.",
         )
 
 

@@ -24,19 +24,12 @@ from tests.clusters import stopped, until
 
 from .test_checks import ids
 
-ADDRESS = "redis://localhost/0"
 TIMEOUTS = {"SOCKET_TIMEOUT": 0.5, "SOCKET_CONNECT_TIMEOUT": 0.5}
-SENTINEL = {
-    "CLIENT_CLASS": "django_redis.client.SentinelClient",
-    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-    "SENTINELS": [("localhost", 26379)],
-}
-CLUSTER = {"CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory"}
 
 Servers = Callable[..., RedisServer]
 
 
-def entry(address: Any = ADDRESS, /, **options: Any) -> dict[str, Any]:
+def entry(address: Any = "redis://localhost/0", /, **options: Any) -> dict[str, Any]:
     """An entry of CACHES on django-redis."""
     return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address, "OPTIONS": options}
 
@@ -48,56 +41,10 @@ def two(own: dict[str, Any], other: dict[str, Any], **limiter: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "names"),
-    [
-        (entry(**TIMEOUTS), entry(), "CONNECT_TIMEOUT, SOCKET_TIMEOUT"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, PASSWORD="secret"), "password"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_KWARGS={"max_connections": 2}), "max_connections"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_CLASS="redis.BlockingConnectionPool"), "POOL_CLASS"),
-        (entry(f"{ADDRESS},redis://b/0", USERNAME="a"), entry(["redis://c/0", ADDRESS], USERNAME="b"), "username"),
-        (entry(**SENTINEL), entry(**SENTINEL, PASSWORD="secret"), "password"),
-        (entry(**SENTINEL), entry(), "CONNECTION_FACTORY, SENTINELS"),
-    ],
-)
-def test_another_alias_that_decides_about_our_pool(own: Any, other: Any, names: str) -> None:
-    with two(own, other):
-        (message,) = servers.check_pools()
-    assert ids([message]) == ["W014"]
-    assert "CACHES['ratelimit'] and CACHES['default']" in message.msg
-    assert "secret" not in message.msg
-    assert all(name in message.msg.lower() for name in names.lower().split(", "))
-
-
-@pytest.mark.parametrize(
-    ("own", "other"),
-    [
-        (entry(**TIMEOUTS), entry("redis://localhost/1")),
-        (entry("redis://localhost?db=0", **TIMEOUTS), entry()),
-        (entry(**TIMEOUTS), entry(CONNECTION_POOL_KWARGS={"socket_timeout": 0.5, "socket_connect_timeout": 0.5})),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, SERIALIZER="django_redis.serializers.json.JSONSerializer", PASSWORD="")),
-        (entry(f"redis://b/0,{ADDRESS}", **TIMEOUTS), entry()),
-        (entry(**TIMEOUTS), {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ADDRESS}),
-        (entry(**CLUSTER, **TIMEOUTS), entry(**CLUSTER)),
-        (entry(**SENTINEL), entry(**SENTINEL, CONNECTION_POOL_CLASS="redis.sentinel.SentinelConnectionPool")),
-    ],
-)
-def test_no_other_alias_decides_about_our_pool(own: Any, other: Any) -> None:
-    with two(own, other):
-        assert servers.check_pools() == []
-
-
-def test_pools_matter_only_to_the_engine_on_redis() -> None:
-    with two(entry(), entry(**TIMEOUTS), ENGINE="tests.checks.test_checks.nothing"):
-        assert servers.check_pools() == []
-    with two(entry(), entry(**TIMEOUTS), CACHE_ALIAS=None):
-        assert servers.check_pools() == []
-
-
 def test_our_deadline_holds_whatever_another_alias_has_made_the_pool_with(
     redis_server: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As W014 says the pool is the other's; our own connections take no timeout and no retry from it."""
+    """django-redis has one pool for each address; our own connections take no timeout and no retry from it."""
     monkeypatch.setattr(ConnectionFactory, "_pools", {})
     server, charge = redis_server(), Charge("key", Limit(5, 86_400, "token_bucket"))
     patient = {"SOCKET_TIMEOUT": 600, "SOCKET_CONNECT_TIMEOUT": 600}
