@@ -106,10 +106,10 @@ def _hash_keys(value: Any) -> tuple[bytes, ...]:
 
 def lacks_fallbacks() -> bool:
     """Return whether HASH_KEY is derived from SECRET_KEY, and HASH_KEY_FALLBACKS lacks one of SECRET_KEY_FALLBACKS."""
+    kept, derived = {*settings.HASH_KEY_FALLBACKS}, map(_derived, django_settings.SECRET_KEY_FALLBACKS)
     if _written().get("HASH_KEY") is not None or _written().get("HASH_KEY_FALLBACKS") is None:
         return False
-    derived = {_hash_key(_derived(key)) for key in django_settings.SECRET_KEY_FALLBACKS}
-    return not derived <= {*settings.HASH_KEY_FALLBACKS}
+    return not {*map(_hash_key, derived)} <= kept
 
 
 def _derived(secret_key: Any) -> str:

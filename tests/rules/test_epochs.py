@@ -20,7 +20,7 @@ from django.urls import reverse
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.checks import servers
+from django_ratelimiter.checks import project
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules, Version
 from django_ratelimiter.engine.redis import RedisEngine
@@ -190,13 +190,13 @@ class TestTurns:
         self, conflict: Callable[[int], None], admin_client: Client, caplog: pytest.LogCaptureFixture
     ) -> None:
         count_a_minute_of_usage()
-        assert not servers.check_turns()
+        assert not project.check_turns()
         conflict(5)
         with pytest.raises(WrongRedis, match="in turns"):
             run(Thresholds())
         assert not UsageBucket.objects.exists()
         assert get_engine().take_usage()
-        assert [message.id for message in servers.check_turns()] == ["django_ratelimiter.W025"]
+        assert [message.id for message in project.check_turns()] == ["django_ratelimiter.W025"]
         overview = admin_client.get(reverse("admin:app_list", args=["django_ratelimiter"]))
         assert epochs.Held.IN_TURNS.problem in [item.text for item in overview.context["items"]]
         errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
