@@ -35,6 +35,8 @@ from .test_public_names import listed
 
 PROGRAM = """
 import sys
+import django
+django.setup()
 from django_ratelimiter.management.output import quiet_pipes
 with quiet_pipes(sys.stdout):
     for _ in range({lines}):

@@ -125,6 +125,7 @@ def test_views_whose_user_rules_are_never_met() -> None:
         ({"path_kind": "prefix", "path": "/plain/"}, {"Plain"}),
         ({"path_kind": "prefix", "path": "/api/"}, {"Plain", "Set"}),
         ({"path_kind": "prefix", "path": "/elsewhere/"}, set()),
+        ({"path_kind": "prefix", "path": "/plain/5"}, set()),
         ({"path_kind": "exact", "path": "/plain/5/"}, {"Plain"}),
         ({"path_kind": "exact", "path": "/plain/"}, set()),
         ({"path_kind": "exact", "path": "/throttled/"}, set()),
