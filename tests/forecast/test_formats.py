@@ -202,6 +202,14 @@ def test_a_field_of_a_field_can_be_an_identity() -> None:
     assert found.parse(text, 0).more == ("acme", "")
 
 
+def test_a_misspelt_field_is_named() -> None:
+    line = '{"time": 1, "request": "GET /a HTTP/1.1", "remote_user": "ann"}'
+    with pytest.raises(
+        WrongFormat, match=r"None of the first lines has the field 'usr'. The fields are: time, request, remote_user."
+    ):
+        find_format(Wanted(fields={"user": "usr"}), [line], TimeReader(UTC))
+
+
 @pytest.mark.parametrize("given", ["path", "path=", "colour=x", "=x"])
 def test_a_wrong_mapping_is_named(given: str) -> None:
     with pytest.raises(CommandError, match="write ROLE=FIELD"):
