@@ -50,15 +50,10 @@ _clock, _sleep = time.monotonic, time.sleep
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file. Raise CommandError if it cannot be written; is_new: or if the file exists."""
+    """Write a text into a file. Raise OSError if it cannot be written; is_new: or if the file exists."""
     data = text.encode()  # before the file is touched
-    try:
-        with open(name, "xb" if is_new else "wb") as file:
-            file.write(data)
-    except FileExistsError as error:
-        raise CommandError(f"{name} exists already. Choose another name, or delete it first.") from error
-    except OSError as error:
-        raise CommandError(of_file(error)) from error
+    with open(name, "xb" if is_new else "wb") as file:
+        file.write(data)
 
 
 @contextmanager
@@ -196,13 +191,8 @@ def in_words(error: Exception) -> str:
     if isinstance(error, WrongFile):  # each fault on its own line, for programs
         return f"{counted(len(error.faults), 'fault')}; nothing was changed:\n{error}"
     if isinstance(error, OSError):
-        return of_file(error)
+        return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, (CommandError, *_IN_WORDS)) else ""
-
-
-def of_file(error: OSError) -> str:
-    """Return an error as text, without its number."""
-    return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
 
 
 def counted(number: int, name: str, endings: str = "s") -> str:

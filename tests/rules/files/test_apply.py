@@ -294,7 +294,7 @@ def test_a_file_that_is_there_is_never_written(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(FILE)
     code, said = run("export", "--to", str(path))
-    assert (code, said) == (1, f"{path} exists already. Choose another name, or delete it first.")
+    assert (code, said) == (1, f"{path}: File exists.")
     assert (path.read_text(), [each.name for each in tmp_path.iterdir()]) == (FILE, ["limits.yaml"])
 
 
