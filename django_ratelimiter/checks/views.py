@@ -89,7 +89,7 @@ def check_views() -> Found:
 
 @check(
     "W011",
-    "Without REST_FRAMEWORK['NUM_PROXIES'], callers of these throttles can choose their address, and its counter: {}.",
+    "Without REST_FRAMEWORK['NUM_PROXIES'], callers can choose the address that these throttles count by: {}.",
     "Set it to the number of your proxies, 0 if there are none, or name them in RATELIMITER['TRUSTED_PROXIES'].",
 )
 def check_addresses() -> Found:
