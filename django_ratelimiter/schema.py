@@ -10,7 +10,6 @@ from typing import Any, Final
 from drf_spectacular.openapi import AutoSchema as FrameworksSchema
 
 from .conf import settings
-from .rules.routes import wrapped_by
 
 _NUMBER: Final = {"type": "integer", "minimum": 0}
 _TEXT: Final = {"type": "string"}
@@ -75,7 +74,7 @@ class LimitedResponses:
         handler = getattr(self.view, getattr(self.view, "action", None) or self.method.lower(), None)
         return throttled or any(
             hasattr(decorated, "ratelimits")
-            for decorated in (self.view, handler, self.view.check_throttles, self.view.dispatch, *wrapped_by(handler))
+            for decorated in (self.view, handler, self.view.check_throttles, self.view.dispatch, *_wrapped_by(handler))
         )
 
     def rejection(self) -> dict[str, Any]:
@@ -88,6 +87,11 @@ class LimitedResponses:
         content = {media_type: {"schema": _DETAIL} for media_type in media_types}
         content["application/problem+json"] = {"schema": _PROBLEM}
         return {"description": "Too many requests.", "headers": headers, "content": content}
+
+
+def _wrapped_by(handler: Any) -> list[Any]:
+    """Return the functions that a handler made by `@api_view` calls: the decorated function."""
+    return [cell.cell_contents for cell in getattr(handler, "__closure__", None) or ()]
 
 
 class AutoSchema(LimitedResponses, FrameworksSchema):

@@ -27,7 +27,7 @@ from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
 from ..logs import logger
-from ..rules.routes import class_of, is_of_api_view, part_of_match, wrapped_by
+from ..rules.routes import class_of, is_of_api_view, part_of_match
 from .arguments import (
     NO_CALL,
     STAND_INS,
@@ -171,12 +171,19 @@ def _importing(frame: FrameType | None) -> str | None:
 def _within_api_view(cls: Any) -> int:
     """Return how many decorators the function has that `@api_view` made this class for: they have its name, too."""
     handlers = [getattr(cls, method, None) for method in cls.http_method_names]
-    return max((getattr(each, "ratelimits", 0) for handler in handlers for each in wrapped_by(handler)), default=0)
+    return max((getattr(each, "ratelimits", 0) for handler in handlers for each in _wrapped_by(handler)), default=0)
+
+
+def _wrapped_by(function: Any) -> Iterator[Any]:
+    """Yield what is in the closure of a function, such as the function that `@api_view` has made a handler of."""
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # the cell is still empty
+            yield cell.cell_contents
 
 
 def limits_of(view: Any) -> list[RatelimitArguments]:
     """Return the arguments of a view's decorators, the outermost first; with `@api_view`, those of the function."""
-    for each in (view, *wrapped_by(view)):
+    for each in (view, *_wrapped_by(view)):
         if callable(each) and (limits := getattr(each, "ratelimit_limits", ())):
             return list(reversed(limits))
     return []

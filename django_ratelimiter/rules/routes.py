@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -232,13 +231,6 @@ def is_of_api_view(cls: Any) -> bool:
 def name_of_class(cls: Any) -> str:
     """Return module and name of a view's class; of the function if `@api_view` made the class for it."""
     return f"{cls.__module__}.{cls.__name__ if is_of_api_view(cls) else cls.__qualname__}"
-
-
-def wrapped_by(function: Any) -> Iterator[Any]:
-    """Yield what is in the closure of a function, such as the function that `@api_view` has made a handler of."""
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # the cell is still empty
-            yield cell.cell_contents
 
 
 def parts_of(view: Any) -> list[Any]:
