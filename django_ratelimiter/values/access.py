@@ -107,14 +107,10 @@ class AccessList:
             return self._lookup_digests(ip, user_id, api_key, digests_of, now)
         named = self._named
         if named:
-            if api_key is not None and (entry := named.get(("api_key", api_key))):
-                record = _unexpired(entry, now)
-                if record is not None:
-                    return record
-            if user_id is not None and (entry := named.get(("user", user_id))):
-                record = _unexpired(entry, now)
-                if record is not None:
-                    return record
+            if api_key and (entry := named.get(("api_key", api_key))) and (record := _unexpired(entry, now)):
+                return record
+            if user_id and (entry := named.get(("user", user_id))) and (record := _unexpired(entry, now)):
+                return record
         return None if ip is None else self._lookup_address(ip, now)
 
     def _lookup_address(self, ip: str, now: float | None) -> AccessRecord | None:
