@@ -22,6 +22,8 @@ from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet, rule_from
 from ..rules.stored import storage, versions
+from ..rules.stored.compiler import columns_of, limit_columns
+from ..rules.stored.history.snapshots import normal_rule
 from ..rules.stored.tables import models
 from ..rules.tiers import Entitlement
 from ..signals import rules_committed
@@ -211,22 +213,19 @@ def build_record(rule: RuleSpec) -> RuleRecord:
 
 def _record(**fields: Any) -> RuleRecord:
     """Return a rule in short notation, read like one of a snapshot: enforced, and otherwise as in a new row."""
-    data = _defaults(models.Rule) | {"mode": "enforce"}  # tests usually check that a limit rejects
-    if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
-        raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
+    _check_names("rule", fields, ["limits", *(field.name for field in columns_of(models.Rule))])
     if missing := {"slug", "limits"} - fields.keys():
         raise ValueError(f"A rule needs {' and '.join(sorted(missing))}.")
-    if fields.get("path"):
-        data["path_kind"] = "prefix"
-    limits = fields["limits"]
-    by_tier = limits if isinstance(limits, Mapping) else {None: limits}
-    entries = [entry for tier, several in by_tier.items() for entry in _entries(tier, several)]
-    return rule_from({**data, "name": fields["slug"], **fields, "limits": entries})
+    kind = {"path_kind": "prefix"} if fields.get("path") else {}
+    limits = fields["limits"] if isinstance(fields["limits"], Mapping) else {None: fields["limits"]}
+    entries = [entry for tier, several in limits.items() for entry in _entries(tier, several)]
+    # Tests usually check that a limit rejects.
+    return rule_from(normal_rule({"mode": "enforce", "name": fields["slug"], **kind, **fields, "limits": entries}))
 
 
 def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
     if several == "unlimited":
-        yield {**_defaults(models.RuleLimit), "tier": tier, "unlimited": True}
+        yield {"tier": tier, "unlimited": True}
         return
     if isinstance(several, str):
         raise ValueError(f'limits: must be a list of limits, or "unlimited", not {several!r}.')
@@ -235,27 +234,23 @@ def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
 
 
 def _entry(one: Any) -> dict[str, Any]:
-    """Return one limit in the format of a snapshot."""
-    defaults = _defaults(models.RuleLimit)
+    """Return one limit in the format of a snapshot, without columns that have their default."""
     if isinstance(one, Limit):
         options = {name: getattr(one, name) for name in OPTIONS}
         window = None if one.window is None else str(one.window)
-        return {**defaults, **options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
+        return {**options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
     if isinstance(one, str):
         one = {"rate": one}
-    if unknown := one.keys() - defaults.keys() - {"rate", "tier"}:
-        raise ValueError(f"A limit has no {', '.join(sorted(unknown))}; it has rate, {', '.join(sorted(defaults))}.")
+    _check_names("limit", one, ["rate", "tier", *limit_columns()])
     given = {name: value for name, value in one.items() if name != "rate"}
     if "rate" in one:
         rate = Limit.parse(one["rate"])
         given |= {"quota": rate.quota, "window_seconds": rate.window}
     if given.get("window_seconds") is not None:
         given["window_seconds"] = str(given["window_seconds"])
-    return {**defaults, **given}
+    return given
 
 
-def _defaults(model: Any) -> dict[str, Any]:
-    """Return the values of a new row, for the columns that are part of a snapshot."""
-    fields = [field for field in model._meta.concrete_fields if not field.is_relation and not field.primary_key]
-    values = {field.name: field.get_default() for field in fields if field.name not in ("description", "owner")}
-    return {name: getattr(value, "value", value) for name, value in values.items()}  # the plain value of an enum
+def _check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    if unknown := given.keys() - {*known}:
+        raise ValueError(f"A {what} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}.")

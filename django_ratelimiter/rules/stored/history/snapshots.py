@@ -56,7 +56,8 @@ def _with_defaults(data: Data, fields: Iterable[Any]) -> dict[str, Any]:
 
 
 def _default(field: Any) -> Any:
-    return None if field.default is NOT_PROVIDED and field.null else field.get_default()
+    default = None if field.default is NOT_PROVIDED and field.null else field.get_default()
+    return getattr(default, "value", default)  # the plain value of an enum
 
 
 class Pair(NamedTuple):
