@@ -35,7 +35,7 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
+from django_ratelimiter.rules.stored import access_cache, epochs, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -178,7 +178,6 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     untrusted.named.clear()
     untrusted.noted.clear()
     untrusted.heard.clear()
-    uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()
     if isinstance(backend._engine, LocalFirstEngine):

@@ -9,7 +9,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from django.core import signing
-from django.db import Error, connections
+from django.db import Error
 
 from ...backend import get_engine
 from ...engine.base import Version
@@ -41,7 +41,7 @@ def write() -> None:
         engine: Any = get_engine()
         for _ in range(storage.READINGS if hasattr(engine, "write_rules") else 0):
             version = storage.committed_version()
-            if version == NO_VERSION or uncommitted.edits_of(connections[storage.primary()]):  # flushed, or uncommitted
+            if version == NO_VERSION or uncommitted.edits_of(storage.primary()):  # flushed, or uncommitted
                 return
             stored = storage.snapshots(version).values_list("snapshot", flat=True).first()
             if (snapshot := stored or storage.snapshot_of(version)) is not None:

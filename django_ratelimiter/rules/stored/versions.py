@@ -54,11 +54,10 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
     If the block changed no rule, there is no new version, unless `always`; the latest is published once more.
     """
     using = storage.primary()
-    connection = connections[using]
-    edits = uncommitted.edits_of(connection)
+    edits = uncommitted.edits_of(using)
     if edits is not None and edits.is_named:
         yield
-        edits.add(connection)
+        edits.add()
         return
     with transaction.atomic(using=using):
         edits = _numbered(using, fresh=True)
@@ -68,7 +67,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
             yield
         finally:
             edits.is_named = False
-        edits.add(connection)
+        edits.add()
         latest = edits.latest
         snapshot = storage.snapshot_of(latest.version)
         if not always and snapshot and _is_that_before(latest.version, snapshot):
@@ -77,7 +76,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
             transaction.on_commit(republish, using=using)
             return
         _store(using, latest.version, snapshot, latest)
-        edits.latest = replace(latest, is_stored=True)
+        edits.update(replace(latest, is_stored=True))
 
 
 def number_first(**_signal: Any) -> None:
@@ -109,7 +108,7 @@ def number_anew() -> None:
         latest = [edits.latest.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
         begun = max(_now_ms(), *(epoch + 1 for epoch in latest))
         storage.state().update(number=F("number") + 1, epoch=begun, published=False)
-        edits.begin_version(connections[using], storage.committed_version())
+        edits.begin_version(storage.committed_version())
 
 
 def invalidate(author: Any = None, summary: str = "") -> int:
@@ -151,12 +150,12 @@ def begin_epoch(behind: Version) -> None:
         soon = epochs.TURN_MS if takeovers < 2 else epochs.TURNS_MS
         takeovers = takeovers + 1 if begun.epoch - version.epoch < soon else 1
         storage.state().update(epoch=begun.epoch, takeovers=takeovers, published=False)
-        edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
+        edits = Edits(using, begun, _on_commit)
         # The same rules under a later number, without a row: two databases in conflict must not fill a table.
         if storage.snapshots(version._replace(number=version.number - 1)).update(
             number=begun.number, epoch=begun.epoch
         ):
-            edits.latest = replace(edits.latest, is_stored=True)
+            edits.update(replace(edits.latest, is_stored=True))
         if numbered:
             transaction.on_commit(partial(_log_new_epoch, behind, takeovers), using=using)
 
@@ -179,7 +178,7 @@ def publish(version: Version, *, anew: bool = False) -> bool:
     Not if the engine could not be reached, or does not hold versions of this database, unless `anew`.
     In a transaction that edits rules it does nothing: its rules may never be committed.
     """
-    if uncommitted.edits_of(connections[storage.primary()]):
+    if uncommitted.edits_of(storage.primary()):
         return True
     for attempt in range(1, PUBLISH_ATTEMPTS + 1):
         try:
@@ -241,7 +240,7 @@ def republish(*, anew: bool = False) -> bool:
     anew: also if the engine holds none.
     """
     using = storage.primary()
-    if uncommitted.edits_of(connections[using]):
+    if uncommitted.edits_of(using):
         return True
     version = storage.committed_version()
     if version.number and not storage.snapshots(version).exists():
@@ -266,8 +265,7 @@ def uncommitted_rules() -> RuleSet | None:
 
 @async_unsafe("Rules are being edited, perhaps in the transaction of this task; `limiter.acheck` asks in a thread.")
 def _rules_of_this_transaction() -> RuleSet | None:
-    uncommitted.forget_ended()
-    edits = uncommitted.edits_of(connections[storage.primary()])
+    edits = uncommitted.edits_of(storage.primary())
     return None if edits is None else edits.rules(storage.load)
 
 
@@ -276,14 +274,13 @@ def _numbered(using: str, *, fresh: bool = False) -> Edits:
 
     It gets a number if it is the first one, if the snapshot of the last number is stored already, or if `fresh`.
     """
-    connection = connections[using]
-    edits = uncommitted.edits_of(connection)
+    edits = uncommitted.edits_of(using)
     if edits is None:
-        return uncommitted.begin(connection, _next_number(using), partial(_on_commit, using))
+        return Edits(using, _next_number(using), _on_commit)
     if fresh or edits.latest.is_stored:
-        edits.begin_version(connection, _next_number(using))
+        edits.begin_version(_next_number(using))
     else:
-        edits.add(connection)
+        edits.add()
     return edits
 
 
@@ -321,17 +318,14 @@ def _store(using: str, version: Version, snapshot: Snapshot | None, edited: Numb
         models.RuleSetVersion.objects.using(using).bulk_create([row], ignore_conflicts=True)
 
 
-def _on_commit(using: str, edits: Edits) -> None:
-    """Publish a version that was just committed."""
-    connection = connections[using]
-    if connection.in_atomic_block:  # a test simulates the commit, and will roll back
+def _on_commit(edits: Edits, version: Version) -> None:
+    """Publish a version that was just committed. version: of the first edits; others may have been rolled back."""
+    using = edits.using
+    if edits.is_committed or connections[using].in_atomic_block:  # a test simulates the commit, and will roll back
         return
-    uncommitted.forget(connection, edits)
-    if not edits:  # nothing was changed
-        return
-    version = edits.first_version  # the others may have been rolled back
+    edits.is_committed = True
     try:
-        version = _settled(using, edits)
+        version = _settled(using, edits, version)
     except Error:  # processes read the rows instead
         logger.exception("The snapshot of %s could not be stored.", version)
     except Exception:  # processes keep their version
@@ -342,10 +336,10 @@ def _on_commit(using: str, edits: Edits) -> None:
     publish(version)
 
 
-def _settled(using: str, edits: Edits) -> Version:
+def _settled(using: str, edits: Edits, first: Version) -> Version:
     """Return the latest committed version; if it is from these edits, its snapshot is stored by now."""
     version, latest = storage.committed_version(), edits.latest
-    if version.order < edits.first_version.order:
+    if version.order < first.order:
         # A savepoint that was made without `atomic` was rolled back. Django does not report it, and the number is lost.
         with editing(latest.author, latest.summary, latest.reason):
             pass
