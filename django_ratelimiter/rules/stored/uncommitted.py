@@ -47,16 +47,21 @@ class _Mark:
     def __init__(self, edits: Edits) -> None:
         self.edits, self.latest, self.is_dropped = edits, edits.latest, False
         self.rules: RuleSet | None = None
+        _open.add(self)
 
     def __call__(self) -> None:
-        if not self.is_dropped:
+        if connections[self.edits.using].in_atomic_block:  # a test simulates the commit, and will roll back
+            return
+        _open.discard(self)
+        if not (self.is_dropped or self.edits.is_committed):
+            self.edits.is_committed = True
             self.edits.on_commit(self.edits, self.latest.version)
 
 
 class Edits:
     """All edits of one open transaction. Before the commit, no other transaction can get their number.
 
-    on_commit: called once for each mark that is left, the first one first, with the version that it made.
+    on_commit: called once they are committed, with the version of the first ones: others may have been rolled back.
     latest: the version with the latest number. A savepoint's rollback gives back that of the edits before it.
     is_named: the edits have a summary, so that single edits need none.
     """
@@ -64,7 +69,6 @@ class Edits:
     def __init__(self, using: str, version: Version, on_commit: Callable[[Edits, Version], None]) -> None:
         self.using, self.on_commit, self.latest = using, on_commit, Numbered(version)
         self.is_named = self.is_committed = False
-        _open.add(self)
         self.add()
 
     def add(self) -> None:
@@ -109,10 +113,10 @@ class Edits:
         return mark.rules
 
 
-#: Its edits live as long as their callbacks wait.
-_open: Final[WeakSet[Edits]] = WeakSet()
+#: Marks live as long as they wait for the commit.
+_open: Final[WeakSet[_Mark]] = WeakSet()
 #: Not empty if any thread may have an open transaction that has edited rules. Every request tests it.
-any_open: Final[Collection[object]] = _open.data
+any_open: Final[Collection[object]] = _open.data  # type: ignore[attr-defined]
 
 
 def edits_of(using: str) -> Edits | None:
@@ -123,7 +127,7 @@ def edits_of(using: str) -> Edits | None:
     return None
 
 
-def _marks(using: str) -> list[tuple[set[str | None], _Mark]]:
+def _marks(using: str) -> list[tuple[set[str], _Mark]]:
     """Return the edits of the open transaction that were not rolled back, each with its savepoints."""
     found = [(each[0], each[1]) for each in connections[using].run_on_commit if isinstance(each[1], _Mark)]
     return [each for each in found if not each[1].is_dropped]

@@ -26,7 +26,7 @@ from ...backend import get_engine
 from ...conf import settings
 from ...databases import is_beside_users, lock_at_once, waiting_at_most
 from ...engine.base import Version
-from ...exceptions import EngineUnavailable, StaleRules
+from ...exceptions import EngineUnavailable
 from ...logs import logger
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
@@ -182,11 +182,12 @@ def publish(version: Version, *, anew: bool = False) -> bool:
         return True
     for attempt in range(1, PUBLISH_ATTEMPTS + 1):
         try:
-            if not anew and (problem := _why_not_to_publish()):
+            in_force = epochs.version_in_force(engine := get_engine())
+            if not anew and (problem := _why_not_to_publish(in_force)):
                 _published.problem = problem
                 logger.warning("Version %d of the rules was not published: %s", version.number, problem)
                 return False
-            get_engine().publish(version)
+            engine.publish(version)
         except EngineUnavailable as error:
             cause = error
             if attempt < PUBLISH_ATTEMPTS:  # the first attempt of a process waits for its connection, which is no error
@@ -194,7 +195,9 @@ def publish(version: Version, *, anew: bool = False) -> bool:
                 time.sleep(PUBLISH_PAUSES[attempt - 1])
         else:
             _published.problem = ""
-            _overtake(version)
+            if in_force is not None and in_force.order > version.order:
+                with suppress(Error):  # another editor does this as well
+                    begin_epoch(in_force)
             copies.write()
             if not epochs.is_memory():
                 _note_published()
@@ -205,9 +208,9 @@ def publish(version: Version, *, anew: bool = False) -> bool:
     return False
 
 
-def _why_not_to_publish() -> str:
+def _why_not_to_publish(in_force: Version | None) -> str:
     """Return why this is not the site's engine; an epoch that was never published may replace any other."""
-    held = epochs.compared(epochs.version_in_force(get_engine()))
+    held = epochs.compared(in_force)
     if held in (epochs.Held.OURS, epochs.Held.IN_TURNS) or storage.state().filter(published=False).exists():
         return ""
     return f"Saved, but Redis was not told. {held.problem}"
@@ -217,21 +220,6 @@ def _note_published() -> None:
     with suppress(Error):  # it is published all the same
         if (unnoted := storage.state().filter(published=False)).exists():
             unnoted.update(published=True)
-
-
-def _overtake(version: Version) -> None:
-    """Begin a new epoch if the engine holds a later version than this database, as after a restored backup.
-
-    Processes with that version would never notice. If a later edit was published meanwhile, nothing is done.
-    """
-    try:
-        get_engine().check([], version=version)
-    except StaleRules as stale:
-        if stale.number is not None:
-            with suppress(Error):  # another editor checks this as well
-                begin_epoch(Version(stale.number, stale.epoch))
-    except EngineUnavailable:
-        return  # the version is published all the same
 
 
 def republish(*, anew: bool = False) -> bool:
@@ -319,13 +307,9 @@ def _store(using: str, version: Version, snapshot: Snapshot | None, edited: Numb
 
 
 def _on_commit(edits: Edits, version: Version) -> None:
-    """Publish a version that was just committed. version: of the first edits; others may have been rolled back."""
-    using = edits.using
-    if edits.is_committed or connections[using].in_atomic_block:  # a test simulates the commit, and will roll back
-        return
-    edits.is_committed = True
+    """Publish what was just committed. version: of the first edits."""
     try:
-        version = _settled(using, edits, version)
+        version = _settled(edits, version)
     except Error:  # processes read the rows instead
         logger.exception("The snapshot of %s could not be stored.", version)
     except Exception:  # processes keep their version
@@ -336,7 +320,7 @@ def _on_commit(edits: Edits, version: Version) -> None:
     publish(version)
 
 
-def _settled(using: str, edits: Edits, first: Version) -> Version:
+def _settled(edits: Edits, first: Version) -> Version:
     """Return the latest committed version; if it is from these edits, its snapshot is stored by now."""
     version, latest = storage.committed_version(), edits.latest
     if version.order < first.order:
@@ -347,7 +331,7 @@ def _settled(using: str, edits: Edits, first: Version) -> Version:
     is_of_these = version.order <= latest.version.order  # else it is another, later one
     if is_of_these and not storage.snapshots(version).exists():
         is_last = version == latest.version  # else that one was rolled back with its savepoint
-        _store(using, version, storage.snapshot_of(version), latest if is_last else None)
+        _store(edits.using, version, storage.snapshot_of(version), latest if is_last else None)
     return version
 
 
