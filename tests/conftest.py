@@ -35,7 +35,7 @@ from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.limiter import events, io, slots, untrusted
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, epochs, versions
+from django_ratelimiter.rules.stored import access_cache, published, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -173,7 +173,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(published, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
     untrusted.named.clear()
     untrusted.noted.clear()

@@ -144,7 +144,7 @@ PURE = {
     "headers/responses.py": "_bodies _body_for",
     "usage/times.py": "_starts",
     "prometheus.py": "_counters_for",
-    "models/options.py": "columns_used",
+    "models/limits.py": "columns_used",
     "admin/rules/limits.py": "_timezones",
     "decorators/__init__.py": "_ninja_class",
 }

@@ -20,7 +20,7 @@ from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
 from ..models import RuleSetVersion, UsageBatch
 from ..rules.ruleset import NO_VERSION
-from ..rules.stored import epochs, storage
+from ..rules.stored import published, storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..rules.stored.tables import APP, command_for
 from ..tenants import have_own
@@ -194,8 +194,8 @@ def _since() -> datetime | None:
 @check("W025", "{}", "See docs/explanation/versions.md.")
 def check_turns() -> Found:
     """Return the problem if another database has its rules in the same Redis and NAMESPACE."""
-    held = from_database(lambda: epochs.compared(NO_VERSION))
-    return [(held.problem,)] if held is epochs.Held.IN_TURNS else []
+    held = from_database(lambda: published.compared(NO_VERSION))
+    return [(held.problem,)] if held is published.Held.IN_TURNS else []
 
 
 @checks.register(TAG, deploy=True)

@@ -22,7 +22,7 @@ from ..models.people import rows_naming, written
 from ..plans import user_pk
 from ..rules import cache
 from ..rules.formatting import duration, listed
-from ..rules.stored import epochs
+from ..rules.stored import published
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .grounds import grounds_of
@@ -57,7 +57,7 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
     if not operator.has_perm(UNBLOCK):
         raise PermissionDenied
     reason = _checked(reason)
-    if problem := epochs.held().problem:
+    if problem := published.held().problem:
         raise ValidationError(problem)
     counters = own_counters(caller, names)
     entry = _log(operator, caller, _with_reason(_("Tried, without an answer from Redis."), reason))

@@ -11,8 +11,8 @@ from django.db import models
 from django.db.models import Field, Q
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.limits import LOCAL_MS, MAX_SYNC_MS
 from ..values.bounds import MAX_TEXT
-from ..values.sync_interval import LOCAL_MS, MAX_MS
 from .validation import METHODS, LazyText, validate_identities, validate_line, validate_path, validate_words
 
 
@@ -144,7 +144,7 @@ class Rule(models.Model):
         _("keep fetched units for (ms)"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_MS)],
+        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_SYNC_MS)],
         help_text=_(
             "Empty = Redis decides each request. A number of milliseconds = each process fetches units in advance and "
             "keeps them so long. -1 = each process counts by itself. Not for leaky buckets and concurrency."
@@ -186,7 +186,7 @@ class Rule(models.Model):
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimiter_rule_cost"),
             models.CheckConstraint(
-                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_MS)),
+                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_SYNC_MS)),
                 name="ratelimiter_rule_sync_interval",
             ),
         ]

@@ -7,9 +7,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from ..engine.base import Version
-from ..engine.limits import Limit, options_from
+from ..engine.limits import Limit, check_sync_interval, options_from, sync_seconds
 from ..values.partitions import IDENTITIES, NAMED, is_identity
-from ..values.sync_interval import check_sync_interval, to_seconds
 from .index import RuleIndex
 from .records import (
     CHARGE_WHEN,
@@ -118,7 +117,7 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     for entry in data["limits"]:
         tier = entry["tier"]
         limits[tier] = () if tier in unlimited else (*limits.get(tier, ()), limit_from(entry))
-    sync_interval = to_seconds(data.get("sync_interval_ms"))  # older versions lack it
+    sync_interval = sync_seconds(data.get("sync_interval_ms"))  # older versions lack it
     for record in [record for several in limits.values() for record in several]:
         check_sync_interval(record.limit, sync_interval)
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]

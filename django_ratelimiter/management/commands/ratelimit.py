@@ -23,7 +23,7 @@ from ...inspection.question import Question, asked, pairs
 from ...inspection.references import Rejected
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
-from ...rules.stored import epochs
+from ...rules.stored import published
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, run
 from ...usage.collector.lag import lag
@@ -93,7 +93,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         with self.telling_errors(), quiet_pipes(self.stdout, self.stderr):
             if subcommand in ("caller", "explain", "forget", "watch"):
                 with suppress(EngineUnavailable):  # each says what is not known then
-                    if problem := epochs.held().problem:
+                    if problem := published.held().problem:
                         raise WrongRedis(problem)
             getattr(self, f"run_{subcommand}")()
 

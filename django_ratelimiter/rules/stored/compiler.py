@@ -129,7 +129,7 @@ def columns_of(model: type[Model]) -> list[Any]:
 
 def limit_columns() -> list[str]:
     """Return the columns of a limit in snapshots, without its tier."""
-    from ...models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
+    from ...models.limits import NOT_GIVEN  # imported together with the models, not before; see `tables`
 
     return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
 

@@ -30,7 +30,7 @@ from ...exceptions import EngineUnavailable
 from ...logs import logger
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
-from . import copies, epochs, storage, uncommitted
+from . import published, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits, Numbered
 
@@ -147,7 +147,7 @@ def begin_epoch(behind: Version) -> None:
             return
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
         takeovers = storage.state().values_list("takeovers", flat=True).get()
-        soon = epochs.TURN_MS if takeovers < 2 else epochs.TURNS_MS
+        soon = published.TURN_MS if takeovers < 2 else published.TURNS_MS
         takeovers = takeovers + 1 if begun.epoch - version.epoch < soon else 1
         storage.state().update(epoch=begun.epoch, takeovers=takeovers, published=False)
         edits = Edits(using, begun, _on_commit)
@@ -163,7 +163,7 @@ def begin_epoch(behind: Version) -> None:
 def _log_new_epoch(behind: Version, takeovers: int) -> None:
     """Log the first takeover, and the one that shows that two databases take turns; not each of thousands."""
     if takeovers == 2:
-        logger.error(epochs.Held.IN_TURNS.problem)
+        logger.error(published.Held.IN_TURNS.problem)
     elif takeovers == 1:
         logger.error(
             "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
@@ -182,7 +182,7 @@ def publish(version: Version, *, anew: bool = False) -> bool:
         return True
     for attempt in range(1, PUBLISH_ATTEMPTS + 1):
         try:
-            in_force = epochs.version_in_force(engine := get_engine())
+            in_force = published.version_in_force(engine := get_engine())
             if not anew and (problem := _why_not_to_publish(in_force)):
                 _published.problem = problem
                 logger.warning("Version %d of the rules was not published: %s", version.number, problem)
@@ -198,8 +198,8 @@ def publish(version: Version, *, anew: bool = False) -> bool:
             if in_force is not None and in_force.order > version.order:
                 with suppress(Error):  # another editor does this as well
                     begin_epoch(in_force)
-            copies.write()
-            if not epochs.is_memory():
+            published.write_copy()
+            if not published.is_memory():
                 _note_published()
             return True
     _published.problem = UNREACHABLE
@@ -210,8 +210,8 @@ def publish(version: Version, *, anew: bool = False) -> bool:
 
 def _why_not_to_publish(in_force: Version | None) -> str:
     """Return why this is not the site's engine; an epoch that was never published may replace any other."""
-    held = epochs.compared(in_force)
-    if held in (epochs.Held.OURS, epochs.Held.IN_TURNS) or storage.state().filter(published=False).exists():
+    held = published.compared(in_force)
+    if held in (published.Held.OURS, published.Held.IN_TURNS) or storage.state().filter(published=False).exists():
         return ""
     return f"Saved, but Redis was not told. {held.problem}"
 
