@@ -13,10 +13,8 @@ from django.utils.translation import ngettext
 
 from ..rules.formatting import units
 from ..rules.records import RuleRecord
-from . import estimates
-from .estimates import NOTHING, Range
 from .ledger import MISLEADING, Blind
-from .tally import AFTER, BEFORE, NEWLY, NO_LONGER, Tally
+from .tally import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, Tally, all_callers, all_requests
 
 #: What decides which requests of a caller a rule rejects.
 _REJECTING: Final = ("limits", "is_off", "cost", "count_refusals", "charge_when")
@@ -100,12 +98,12 @@ class RuleForecast:
             return Effect(callers, requests)
         if what in (NEWLY, NO_LONGER) and self._rejects_the_same:
             return Effect(NOTHING, NOTHING)
-        all_callers = estimates.callers(callers)
+        of_all = all_callers(callers)
         scale = total / sums.requests if total and sums.requests else float(self.one_in)
-        found = estimates.requests(requests, callers, scale, total)
+        found = all_requests(requests, callers, scale, total)
         if not callers.low:  # callers outside the sample may be rejected with all of their requests
-            found = found._replace(high=min(all_callers.high / max(self.callers, 1) * total, total))
-        return Effect(all_callers, found)
+            found = found._replace(high=min(of_all.high / max(self.callers, 1) * total, total))
+        return Effect(of_all, found)
 
     @property
     def _rejects_the_same(self) -> bool:

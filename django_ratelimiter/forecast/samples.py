@@ -27,10 +27,9 @@ from ..usage.reports.totals import Figures, last
 from ..usage.times import Granularity, aware, midnight, now, stored
 from .answer import RuleForecast
 from .code import costs_of_scope
-from .estimates import SAMPLED_ONE_IN
 from .evaluate import Evaluator, Kind, Requests, evaluators
 from .ledger import Blind, blind_by_nature, unseen_tiers
-from .tally import Tally
+from .tally import SAMPLED_ONE_IN, Tally
 
 YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"

@@ -22,7 +22,7 @@ from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
 from ..engine.coroutines import shielded
 from ..identity import Identity
-from ..rules.awaiting import asked_by, look_up
+from ..rules.reading import asked_by, look_up
 
 T = TypeVar("T")
 Verdicts = Sequence[Verdict]

@@ -13,8 +13,7 @@ from django.core.management.base import CommandError
 from django.db import DatabaseError
 
 from ..rules import cache
-from ..rules.files.applying import apply_file
-from ..rules.files.planning import FilePlan, data_of, lines_of, plan_file
+from ..rules.files.planning import FilePlan, apply_file, data_of, lines_of, plan_file
 from ..rules.files.reading import load
 from ..rules.files.rows import RulesFile, in_lines
 from ..rules.files.writing import text_of_database

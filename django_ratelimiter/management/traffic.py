@@ -31,7 +31,7 @@ from ..rules.files.reading import load
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
-from ..rules.stored.history.snapshots import pairs
+from ..rules.stored.history.changes import pairs
 from ..values.partitions import is_identity
 from ..values.terminal import visible
 from . import output

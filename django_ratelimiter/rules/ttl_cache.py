@@ -20,7 +20,7 @@ from ..databases import has_connection, is_in_transaction
 from ..engine.locks import freed_by_fork
 from ..logs import logger
 from ..plans import CallerIdentity, awaited, resolved
-from .awaiting import AnswerAwaited, Start, asked_by
+from .reading import AnswerAwaited, Start, asked_by
 
 CACHE_SIZE: Final = 20_000
 

@@ -34,7 +34,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier, TierAssignment
-from django_ratelimiter.rules import awaiting, cache, tiers
+from django_ratelimiter.rules import cache, reading, tiers
 from django_ratelimiter.rules.stored import storage
 
 from ..making import Clock, MakeRule
@@ -263,7 +263,7 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
 
     for _ in range(3):
         asyncio.run(together())
-    assert len(awaiting._locks) == 1
+    assert len(reading._locks) == 1
 
 
 def wrapped(get_response: Any) -> Any:

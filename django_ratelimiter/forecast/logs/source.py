@@ -25,10 +25,9 @@ from ...rules.ruleset import RuleSet
 from ...values.terminal import visible
 from ..answer import RuleForecast
 from ..code import asking_in_code, costs_of_scope
-from ..estimates import SAMPLED_ONE_IN
 from ..evaluate import Evaluator, Kind, Rejected, Requests, evaluators
 from ..ledger import MOST, SHORT_US, Blind, BlindKind, blind_by_nature, unseen_tiers
-from ..tally import MAX_CALLERS, Tally
+from ..tally import MAX_CALLERS, SAMPLED_ONE_IN, Tally
 from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
 from .reading import LogFiles

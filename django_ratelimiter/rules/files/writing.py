@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ..stored import storage
-from ..stored.history.snapshots import Data, normal_rule, normal_tier
+from ..stored.history.changes import Data, normal_rule, normal_tier
 from .rows import VERSION, columns_of, default_of
 
 #: Texts that need no quotes in any YAML, except for the words below.

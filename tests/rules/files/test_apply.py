@@ -25,8 +25,7 @@ from django_ratelimiter.databases import lock_at_once, read_beside, waiting_at_m
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.files.applying import apply_file
-from django_ratelimiter.rules.files.planning import FilePlan, lines_of, plan_file
+from django_ratelimiter.rules.files.planning import FilePlan, apply_file, lines_of, plan_file
 from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.files.rows import RulesFile, WrongFile
 from django_ratelimiter.rules.files.writing import text_of_database
@@ -205,7 +204,7 @@ def test_nobody_saves_rules_between_the_plan_and_its_write() -> None:
         read_beside(using, save)
         return plan
 
-    with patch("django_ratelimiter.rules.files.applying.plan_file", plan_beside_them):
+    with patch("django_ratelimiter.rules.files.planning.plan_file", plan_beside_them):
         applied = apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,")))
     assert applied.version == storage.committed_version()
     assert RuleLimit.objects.filter(quota=90).exists()

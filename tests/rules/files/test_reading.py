@@ -14,8 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils.text import slugify
 
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.rules.files.applying import apply_file
-from django_ratelimiter.rules.files.planning import plan_file
+from django_ratelimiter.rules.files.planning import apply_file, plan_file
 from django_ratelimiter.rules.files.reading import LibraryMissing, load, read
 from django_ratelimiter.rules.files.rows import WrongFile
 from django_ratelimiter.values.bounds import MAX_LISTED

@@ -15,9 +15,8 @@ from ....engine.base import Version
 from ...formatting import listed
 from .. import storage
 from ..tables import models
-from .changes import diff
+from .changes import Data, Snapshot, diff, meaning_of, normal_rule, normal_tier, pairs
 from .rows import NotApplied, Plan, RulesHaveChanged, replace_rules
-from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
 #: How the summary of a version begins that has brought an earlier one back.
 BROUGHT_BACK: Final = "rules brought back from version"

@@ -17,8 +17,7 @@ from ..compiler import limit_columns
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
-from .changes import Change
-from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier
+from .changes import Change, Data, Pair, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier
 
 
 class NotApplied(Exception):
