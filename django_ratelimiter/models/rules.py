@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
@@ -13,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine.limits import LOCAL_MS, MAX_SYNC_MS
 from ..values.bounds import MAX_TEXT
-from .validation import METHODS, LazyText, validate_identities, validate_line, validate_path, validate_words
+from .validation import LazyText, validate_identities, validate_line, validate_methods, validate_path
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
@@ -72,7 +71,11 @@ class Rule(models.Model):
         help_text=_("Shadow: count which requests would be rejected, and reject none. Enforce: reject them."),
     )
     methods: Field[list[str], list[str]] = models.JSONField(
-        _("methods"), default=list, blank=True, help_text=_("None chosen = every method.")
+        _("methods"),
+        default=list,
+        blank=True,
+        validators=[validate_methods],
+        help_text=_("None chosen = every method."),
     )
     path: Field[str, str] = models.CharField(
         _("path"),
@@ -105,6 +108,7 @@ class Rule(models.Model):
         _("counted by"),
         default=list,
         blank=True,
+        validators=[validate_identities],
         help_text=_("Each value has its own counter. None chosen = one counter that all callers share."),
     )
     missing_partition: Field[str, str] = models.CharField(
@@ -205,19 +209,10 @@ class Rule(models.Model):
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
-        """Reject conditions that can never match. A route loses its leading slash: `resolver_match.route` has none."""
+        """Reject a path that can never match. A route loses its leading slash: `resolver_match.route` has none."""
         if self.path_kind == self.PathKind.ROUTE:
             self.path = self.path.removeprefix("/")
-        checks: dict[str, Callable[[], None]] = {
-            "methods": lambda: validate_words(self.methods, METHODS),
-            "partition_by": lambda: validate_identities(self.partition_by),
-            "path": lambda: validate_path(self.path, self.path_kind),
-        }
-        errors: dict[str, ValidationError] = {}
-        for field, check in checks.items():
-            try:
-                check()
-            except ValidationError as error:
-                errors[field] = error
-        if errors:
-            raise ValidationError(errors)
+        try:
+            validate_path(self.path, self.path_kind)
+        except ValidationError as error:
+            raise ValidationError({"path": error}) from error
