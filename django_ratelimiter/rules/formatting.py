@@ -56,13 +56,6 @@ CALENDAR_RATES: Final = {
     "year": gettext_lazy("%(quota)s per calendar year"),
 }
 
-CALENDAR_UNITS: Final = {
-    "day": gettext_lazy("calendar day"),
-    "week": gettext_lazy("calendar week"),
-    "month": gettext_lazy("calendar month"),
-    "year": gettext_lazy("calendar year"),
-}
-
 #: Seconds, and their abbreviation.
 SHORT_UNITS: Final[tuple[tuple[int, Any], ...]] = (
     (86_400, pgettext_lazy("days, abbreviated", "d")),
@@ -102,11 +95,11 @@ def limits_in_short(rule: RuleRecord, tiers: Sequence[str] = ()) -> str:
 
 
 def limit_in_short(limit: Limit) -> str:
-    """Return a limit without its algorithm: "100/h", "10/15 min", "5 at once", "100/calendar month"."""
+    """Return a limit without its algorithm: "100/h", "10/15 min", "5 at once", "100 per calendar month"."""
     if limit.holds_leases:
         return _("%(quota)s at once") % {"quota": units(limit.quota)}
     if limit.calendar:
-        return f"{units(limit.quota)}/{CALENDAR_UNITS[limit.calendar]}"
+        return rate_in_words(limit, units(limit.quota))
     for seconds, unit in SHORT_UNITS:
         count, rest = divmod(limit.window_us, seconds * 1_000_000)
         if count and not rest:

@@ -41,6 +41,16 @@ Snapshot = Mapping[str, Any]
 #: The content of a database before its first version.
 NO_VERSION: Final = Version(0)
 
+#: The values of a rule that are taken from a snapshot as they are, and those of a few words.
+_TAKEN: Final = ("slug", "name", "path", "view_name", "scope", "priority", "message")
+_CHOICES: Final[Mapping[str, Collection[str]]] = {
+    "mode": MODES,
+    "path_kind": PATH_KINDS,
+    "missing_partition": MISSING_PARTITION,
+    "failure_policy": FAILURE_POLICIES,
+    "charge_when": CHARGE_WHEN,
+}
+
 
 class RuleSet:
     """All rules of one version.
@@ -96,12 +106,10 @@ class RuleSet:
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     """Return one rule of a snapshot. Raises ValueError with the reason if it cannot be enforced."""
-    _choice(data, "mode", MODES)
-    _choice(data, "path_kind", PATH_KINDS)
-    _choice(data, "missing_partition", MISSING_PARTITION)
-    _choice(data, "failure_policy", FAILURE_POLICIES)
     data = {"charge_when": CHARGE_WHEN[0], **data}  # older versions lack it
-    _choice(data, "charge_when", CHARGE_WHEN)
+    for name, choices in _CHOICES.items():
+        if data[name] not in choices:
+            raise ValueError(f"{name}: {data[name]!r} is unknown; choose one of {', '.join(choices)}.")
     methods, partition_by = _texts(data, "methods"), _texts(data, "partition_by")
     for name in partition_by:
         if not is_identity(name):
@@ -124,23 +132,12 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
     return RuleRecord(
-        slug=data["slug"],
-        name=data["name"],
-        mode=data["mode"],
+        **{name: data[name] for name in (*_TAKEN, *_CHOICES)},
         methods=frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
-        path=data["path"],
-        path_kind=data["path_kind"],
-        view_name=data["view_name"],
-        scope=data["scope"],
         partition_by=tuple(partition_by),
-        missing_partition=data["missing_partition"],
-        failure_policy=data["failure_policy"],
         cost=cost,
-        priority=data["priority"],
-        message=data["message"],
         count_refusals=count_refusals,
         limits=limits,
-        charge_when=data["charge_when"],
         sync_interval=sync_interval,
     )
 
@@ -169,11 +166,6 @@ def _count(entry: Mapping[str, Any], name: str) -> int:
     if type(count) is not int or count < 0:
         raise ValueError(f"{name}: must be a whole number from 0, not {count!r}.")
     return count
-
-
-def _choice(data: Mapping[str, Any], name: str, choices: Collection[str]) -> None:
-    if data[name] not in choices:
-        raise ValueError(f"{name}: {data[name]!r} is unknown; choose one of {', '.join(choices)}.")
 
 
 def _texts(data: Mapping[str, Any], name: str) -> list[str]:
