@@ -23,7 +23,7 @@ from ...conf import settings
 from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, end_from, stored
-from ...values.bounds import MAX_LIMITS, MAX_LISTED
+from ...values.bounds import MAX_LIMITS, MAX_LISTED, closest
 from ...values.partitions import IDENTITIES
 from ...values.terminal import visible
 from ..formatting import listed
@@ -286,7 +286,8 @@ def _no_field(model: type[Model], name: str, known: Sequence[str]) -> str:
         return _("a field of the rule, not of its limits")
     if model is Rule and name in columns_of(RuleLimit):
         return _("a field of the rule's limits, not of the rule")
-    return _("not a field; it has %s") % ", ".join(known)
+    text, close = _("not a field; it has %s") % ", ".join(known), closest(name, known)
+    return f"{text}. {_('Did you mean “%(close)s”?') % {'close': close}}" if close else text
 
 
 def _value(column: Any, value: Any) -> Any:

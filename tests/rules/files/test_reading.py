@@ -234,6 +234,18 @@ def faults(text: str, name: str = "r") -> list[str]:
     return []
 
 
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        (fields("partition: [ip]"), "limits. Did you mean “partition_by”?"),
+        (limit("quta: 5, window_seconds: 60"), "tier. Did you mean “quota”?"),
+        (fields("x: 1"), "owner, limits"),
+    ],
+)
+def test_error_names_the_most_similar_field_if_there_is_one(text: str, end: str) -> None:
+    assert faults(text)[0].endswith(end)
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", RIGHT, ids=name_of)
 def test_accepted_file_is_applied_and_then_planned_without_a_change(text: str) -> None:
