@@ -156,10 +156,10 @@ def test_redis_that_never_held_a_version_needs_none() -> None:
 
 def test_a_restored_database_begins_one_epoch_and_collects(client: Client) -> None:
     make_rule(partition_by=["ip"])
-    published = storage.committed_version()
-    get_engine().publish(published._replace(number=99))  # as if later edits were lost
+    before = storage.committed_version()
+    get_engine().publish(before._replace(number=99))  # as if later edits were lost
     assert client.get("/hello/").status_code == 200
-    assert storage.committed_version().epoch > published.epoch
+    assert storage.committed_version().epoch > before.epoch
     assert published.held() is published.Held.OURS
     count_a_minute_of_usage()
     run(Thresholds())

@@ -125,7 +125,8 @@ def write_copy() -> None:
                 return
             stored = storage.snapshots(version).values_list("snapshot", flat=True).first()
             if (snapshot := stored or storage.snapshot_of(version)) is not None:
-                content = [*version, snapshot, access_cache.rows()]
+                entries = [record._replace(reason="") for record in access_cache.records()]
+                content = [*version, snapshot, entries]
                 engine.write_rules(signing.dumps(content, salt=FORMAT, compress=True))
             if storage.committed_version() == version:  # else this may have replaced a later copy
                 return

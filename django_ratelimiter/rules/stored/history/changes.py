@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
 from ...ruleset import limit_from
-from ..compiler import columns_of, limit_columns
+from ..compiler import columns_of
 from ..tables import models
 
 #: Maximum number of changes that a summary lists; the others are counted.
@@ -227,7 +227,8 @@ def normal_rule(data: Data) -> dict[str, Any]:
     found = _with_defaults(data, columns_of(models.Rule))
     if "description" not in data:
         del found["description"]
-    return found | {"limits": [_normal_limit(limit) for limit in data["limits"]]}
+    columns = columns_of(models.RuleLimit)
+    return found | {"limits": [{"tier": limit["tier"], **_with_defaults(limit, columns)} for limit in data["limits"]]}
 
 
 def normal_tier(data: Data) -> dict[str, Any]:
@@ -239,11 +240,6 @@ def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, di
     """Return the tiers and the rules of a snapshot by slug, with all their columns."""
     tiers = {data["slug"]: normal_tier(data) for data in snapshot["tiers"]}
     return tiers, {data["slug"]: normal_rule(data) for data in snapshot["rules"]}
-
-
-def _normal_limit(data: Data) -> dict[str, Any]:
-    meta = models.RuleLimit._meta
-    return {"tier": data["tier"], **_with_defaults(data, [meta.get_field(name) for name in limit_columns()])}
 
 
 def _with_defaults(data: Data, fields: Iterable[Any]) -> dict[str, Any]:

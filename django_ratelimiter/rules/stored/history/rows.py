@@ -13,7 +13,7 @@ from django.db.models.signals import post_save, pre_save
 from django.utils.translation import gettext as _
 
 from ....engine.base import Version
-from ..compiler import limit_columns
+from ..compiler import columns_of
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
@@ -130,7 +130,7 @@ def _assign(row: Any, data: Data) -> None:
 
 
 def _limit(rule: Any, tiers: Mapping[str, Any], data: Data) -> Any:
-    values = {name: data[name] for name in limit_columns()}
+    values = {column.name: data[column.name] for column in columns_of(models.RuleLimit)}
     window = values.pop("window_seconds")
     tier = None if data["tier"] is None else tiers[data["tier"]]
     return models.RuleLimit(rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
