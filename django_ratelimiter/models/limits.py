@@ -11,6 +11,7 @@ from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, Validat
 from django.db import models
 from django.db.models import F, Field, ForeignKey, Q
 from django.db.models.functions import Coalesce
+from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
@@ -100,8 +101,8 @@ def choices_of(column: str) -> Choices:
     return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
 
 
-def _window_in_short(seconds: Any) -> str:
-    """Return a window in the longest unit that divides it, for the list of rules: "d", "12 h", "0.25 s".
+def window_in_short(seconds: Any) -> str:
+    """Return a window in the longest unit that divides it, for columns of lists: "d", "12 h", "0.25 s".
 
     A value that is not a number, in an unsaved row, is returned unchanged.
     """
@@ -111,7 +112,7 @@ def _window_in_short(seconds: Any) -> str:
     except InvalidOperation:
         return str(seconds)
     count = f"{value / found[0]:f}"
-    count = count.rstrip("0").rstrip(".") if "." in count else count
+    count = number_format(count.rstrip("0").rstrip(".")) if "." in count else count
     return str(found[1]) if count == "1" else f"{count} {found[1]}"
 
 
@@ -285,7 +286,7 @@ class RuleLimit(models.Model):
             return f"{tier}: {gettext('unlimited')}"
         if self.calendar:
             return f"{tier}: {self.quota} / {self.calendar}"
-        return f"{tier}: {self.quota}/{_window_in_short(self.window_seconds)}"
+        return f"{tier}: {self.quota}/{window_in_short(self.window_seconds)}"
 
     def natural_key(self) -> tuple[Any, ...]:
         tier = self.tier.slug if self.tier else None
