@@ -184,10 +184,11 @@ class RuleForecast:
             return
         whats = ((_("Rejected"), AFTER), (_("Newly rejected"), NEWLY), (_("No longer rejected"), NO_LONGER))
         for text, what in whats if self.is_change else whats[:1]:
-            found, of_all = self.effect(what), [percent(self.share(unit, what)) for unit in (CALLERS, REQUESTS)]
+            found = self.effect(what)
             requests = ngettext("%s request", "%s requests", round(found.requests.about)) % in_words(found.requests)
             callers = ngettext("%s caller", "%s callers", round(found.callers.about)) % in_words(found.callers)
-            yield f"  {text}: {requests} ({of_all[1]}), {callers} ({of_all[0]})."
+            of_requests, of_callers = percent(self.share(REQUESTS, what)), percent(self.share(CALLERS, what))
+            yield f"  {text}: {requests} ({of_requests}), {callers} ({of_callers})."
         for each in self.tally.top[:5]:
             words = {"who": each.caller, "number": units(each.after), "all": units(each.requests), "at": each.first}
             yield "    " + _("%(who)s: %(number)s of %(all)s requests, the first at %(at)s") % words

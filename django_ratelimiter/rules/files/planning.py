@@ -191,12 +191,12 @@ def _base(file: RulesFile, seen: Version, planned: Snapshot) -> Snapshot | None:
 
     If the exported version is not stored any more, it is `planned`: each difference counts as a change since then.
     """
-    applied: Any = storage.snapshots().exclude(source="").values_list("epoch", "number", "snapshot").first()
-    exported = file.exported
-    if exported is None or (applied and (exported.epoch, exported.number) <= applied[:2]):
-        return applied[2] if applied else None
+    rows = storage.snapshots().exclude(source="").values_list("number", "epoch", "snapshot", named=True)
+    exported, applied = file.exported, rows.first()
+    if exported is None or (applied and exported.order <= Version(applied.number, applied.epoch).order):
+        return applied.snapshot if applied else None
     found: Snapshot | None = storage.snapshots(exported).values_list("snapshot", flat=True).first()
-    return found or (planned if exported.epoch == seen.epoch else applied[2] if applied else None)
+    return found or (planned if exported.epoch == seen.epoch else applied.snapshot if applied else None)
 
 
 def _notes(file: RulesFile, now: Snapshot, planned: Snapshot, *, is_forgotten: bool) -> Iterator[str]:

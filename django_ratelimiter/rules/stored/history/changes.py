@@ -126,9 +126,8 @@ def _change(subject: Literal["rule", "tier"], pair: Pair, fields: tuple[FieldCha
 
 
 def _of_switch(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    states = [each.get("enforcement", True) is not False for each in (before, after)]
-    if states[0] != states[1]:
-        was, now = (_("on") if state else _("stopped") for state in states)
+    was, now = (_("stopped") if each.get("enforcement") is False else _("on") for each in (before, after))
+    if was != now:
         yield Change("changed", "enforcement", "", "", (FieldChange("enforcement", _("enforcement"), was, now),))
 
 
@@ -149,9 +148,9 @@ def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
     for column in columns:
         if pair.before and pair.after and pair.before.get(column.name, pair) == pair.after.get(column.name):
             continue  # the common case; comparing texts would be slow
-        texts = [_in_words(column, data, pair) for data in pair]
-        if texts[0] != texts[1]:
-            yield FieldChange(column.name, str(capfirst(column.verbose_name)), *texts)
+        was, now = (_in_words(column, data, pair) for data in pair)
+        if was != now:
+            yield FieldChange(column.name, str(capfirst(column.verbose_name)), was, now)
 
 
 def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
@@ -172,7 +171,7 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
     before, after = ([*data["limits"]] if data else [] for data in pair)
     has_tiers = any(limit["tier"] for limit in (*before, *after))
     others = _("Limit of every other tier") if has_tiers else _("Limit for everyone")
-    resets = [max((limit["generation"] for limit in limits), default=0) for limits in (before, after)]
+    was, now = (max((limit["generation"] for limit in limits), default=0) for limits in (before, after))
     for same in (lambda limit: (limit["tier"], meaning_of(limit)), lambda limit: limit["tier"]):
         for old in [*before]:
             new = next((limit for limit in after if same(limit) == same(old)), None)
@@ -185,17 +184,17 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
         yield from _limit_change(limit, None, others)
     for limit in after:
         yield from _limit_change(None, limit, others)
-    if pair.before and pair.after and resets[0] != resets[1]:
+    if pair.before and pair.after and was != now:
         text = _("generation %(number)s")
-        yield FieldChange("generation", _("Counters"), *(text % {"number": number} for number in resets))
+        yield FieldChange("generation", _("Counters"), text % {"number": was}, text % {"number": now})
 
 
 def _limit_change(before: Data | None, after: Data | None, others: str) -> Iterator[FieldChange]:
-    texts = [limit_text(limit) if limit else NOTHING for limit in (before, after)]
-    if texts[0] != texts[1]:
+    was, now = (limit_text(limit) if limit else NOTHING for limit in (before, after))
+    if was != now:
         tier = (after or before or {})["tier"]
         label = _("Limit of %(tier)s") % {"tier": tier} if tier else others
-        yield FieldChange("limits", label, *texts)
+        yield FieldChange("limits", label, was, now)
 
 
 def limit_text(limit: Data) -> str:
