@@ -75,13 +75,9 @@ _LABELS: Final[Mapping[str, Any]] = {
 #: The columns that distinguish a tier's limits under a rule: changing one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
-#: The same for an index, in which nulls are never equal, with the meaning of null.
-_IN_INDEX: Final = {
-    "window_seconds": Coalesce("window_seconds", Decimal(0)),
-    "anchor_day": Coalesce("anchor_day", 1),
-    "slots": Coalesce("slots", 10),
-}
-_EXPRESSIONS: Final = [_IN_INDEX.get(column, F(column)) for column in MEANING]
+#: What empty means in them. In an index, nulls are never equal.
+MEANT: Final[Mapping[str, Any]] = {"window_seconds": Decimal(0), "anchor_day": 1, "slots": 10}
+_EXPRESSIONS: Final = [Coalesce(column, MEANT[column]) if column in MEANT else F(column) for column in MEANING]
 
 
 @lru_cache(maxsize=256)
