@@ -23,7 +23,7 @@ from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet, rule_from
 from ..rules.stored import storage, versions
 from ..rules.stored.compiler import columns_of, limit_columns
-from ..rules.stored.history.snapshots import normal_rule
+from ..rules.stored.history.changes import normal_rule
 from ..rules.stored.tables import models
 from ..rules.tiers import Entitlement
 from ..signals import rules_committed
