@@ -17,8 +17,7 @@ from django.utils import timezone
 
 from ..conf import has_identity, unknown_identity
 from ..engine.base import Version
-from ..forecast.answer import RuleForecast
-from ..forecast.ledger import Blind
+from ..forecast.answer import Blind, RuleForecast
 from ..forecast.logs.callers import TIER
 from ..forecast.logs.formats import FORMATS, ROLES, Wanted
 from ..forecast.logs.reading import LogFiles

@@ -23,10 +23,9 @@ from ...limiter.templates import MaxDelay
 from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
 from ...values.terminal import visible
-from ..answer import RuleForecast
+from ..answer import MOST, SHORT_US, Blind, BlindKind, RuleForecast, blind_by_nature, unseen_tiers
 from ..code import asking_in_code, costs_of_scope
 from ..evaluate import Evaluator, Kind, Rejected, Requests, evaluators
-from ..ledger import MOST, SHORT_US, Blind, BlindKind, blind_by_nature, unseen_tiers
 from ..tally import MAX_CALLERS, SAMPLED_ONE_IN, Tally
 from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
