@@ -17,7 +17,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter.forecast.logs import source
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
-from tests.calls import calls_of
+from tests.making import calls_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 

@@ -20,7 +20,7 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
-from tests.calls import calls_of
+from tests.making import calls_of
 
 from .rows import held, make_rule
 
