@@ -265,7 +265,7 @@ class TestWriting:
     def test_a_later_copy_is_not_replaced_for_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Another process publishes while this one has read the earlier version."""
         limit = make_rule().limits.get()
-        rows, committed = access_cache.records, []
+        rows, committed = storage.access_entries, []
 
         def commit_meanwhile() -> Any:
             if not committed:
@@ -274,7 +274,7 @@ class TestWriting:
                 limit.save()
             return rows()
 
-        monkeypatch.setattr(access_cache, "records", commit_meanwhile)
+        monkeypatch.setattr(storage, "access_entries", commit_meanwhile)
         published.write_copy()
         found = published.read_copy()
         assert found

@@ -73,7 +73,7 @@ MOST_FILES = 30
 
 @pytest.mark.parametrize("with_limits", [False, True])
 def test_the_save_of_a_rule_meets_few_files(with_limits: bool) -> None:
-    rule = make_rule()
+    rule = make_rule(partition_by=["ip"], path_kind="prefix", path="/api/")
 
     def save() -> None:
         rule.priority += 1

@@ -23,7 +23,7 @@ from ...exceptions import EngineUnavailable, StaleRules
 from ...logs import logger
 from ...values.access import AccessList, AccessRecord
 from ..ruleset import NO_VERSION, RuleSet
-from . import access_cache, storage, tables, uncommitted
+from . import storage, tables, uncommitted
 
 #: Seconds between attempts: the first one of a process may wait for its connection longer than a decision does.
 PAUSES: Final = (0.1, 0.4)
@@ -125,7 +125,7 @@ def write_copy() -> None:
                 return
             stored = storage.snapshots(version).values_list("snapshot", flat=True).first()
             if (snapshot := stored or storage.snapshot_of(version)) is not None:
-                entries = [record._replace(reason="") for record in access_cache.records()]
+                entries = [record._replace(reason="") for record in storage.access_entries()]
                 content = [*version, snapshot, entries]
                 engine.write_rules(signing.dumps(content, salt=FORMAT, compress=True))
             if storage.committed_version() == version:  # else this may have replaced a later copy
