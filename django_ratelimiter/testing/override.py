@@ -22,7 +22,7 @@ from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet, rule_from
 from ..rules.stored import storage, versions
-from ..rules.stored.compiler import columns_of, limit_columns
+from ..rules.stored.compiler import columns_of
 from ..rules.stored.history.changes import normal_rule
 from ..rules.stored.tables import models
 from ..rules.tiers import Entitlement
@@ -241,7 +241,7 @@ def _entry(one: Any) -> dict[str, Any]:
         return {**options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
     if isinstance(one, str):
         one = {"rate": one}
-    _check_names("limit", one, ["rate", "tier", *limit_columns()])
+    _check_names("limit", one, ["rate", "tier", *(field.name for field in columns_of(models.RuleLimit))])
     given = {name: value for name, value in one.items() if name != "rate"}
     if "rate" in one:
         rate = Limit.parse(one["rate"])
