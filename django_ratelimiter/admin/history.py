@@ -33,7 +33,7 @@ from ..usage.times import aware, now
 from .formatting import when_and_who
 from .pages import show
 from .versioned import ReasonField, report_version
-from .viewer import Viewer
+from .viewer import Viewer, key_of
 
 PUBLISH: Final = "django_ratelimiter.publish_rule"
 PER_PAGE: Final = 20
@@ -141,11 +141,6 @@ def _history(
 _KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 
 
-def key_of(version: Any) -> str:
-    """Return a version's key in URLs: its number and epoch."""
-    return f"{version.number}-{version.epoch}"
-
-
 def version_named(key: str) -> Version:
     """Return the version of a key with an epoch. Raises Http404 if there is none."""
     found = _KEY.fullmatch(key)
@@ -223,7 +218,7 @@ def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = Fals
     for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
-            url = viewer.url("history_bring_back", key_of(before))
+            url = viewer.version_url("history_bring_back", before)
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
             what = Truncator(summary(changes)).chars(MAX_WORDS)

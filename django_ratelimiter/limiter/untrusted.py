@@ -79,7 +79,8 @@ def found_lately() -> set[str]:
     Without Redis, those that this process has found. Raises EngineUnavailable.
     """
     engine: Any = get_engine()
-    ours, texts = _noted_as(""), engine.proxies() if hasattr(engine, "proxies") else noted
+    exact = getattr(engine, "engine", engine)
+    ours, texts = _noted_as(""), exact.proxies() if hasattr(exact, "proxies") else noted
     return {text.removeprefix(ours) for text in texts if text.startswith(ours)}
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
+from django.utils.timesince import timesince
 from django.utils.translation import get_language, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
 
@@ -204,3 +205,10 @@ def listed(found: Iterable[object]) -> str:
     if more <= 0:
         return text
     return f"{text} {ngettext('and %(count)d more', 'and %(count)d more', more) % {'count': more}}"
+
+
+def ago(moment: datetime) -> str:
+    """Return how long ago a time is, as text."""
+    if (datetime.now(UTC) - moment).total_seconds() < 60:
+        return _("less than a minute ago")
+    return _("%s ago") % timesince(moment, depth=1)

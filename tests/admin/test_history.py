@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
+from django_ratelimiter.models import Rule, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 
@@ -269,14 +269,15 @@ def sound(rule: Rule) -> int:
 
 
 def test_bringing_back_is_offered_where_the_operator_is(admin_client: Client, rule: Rule, sound: int) -> None:
+    change = "changed less than a minute ago, by ada. Rule “Export”: Mode: enforce → off"
     for page, says in (
-        (OVERVIEW, ", by ada What"),
-        (RULES, "The rules changed less than a minute ago, by ada."),
-        (page_of(rule), "This rule changed less than a minute ago, by ada."),
+        (OVERVIEW, ", by ada What rule export saved Why Nobody needs it."),
+        (RULES, f"The rules {change}"),
+        (page_of(rule), f"This rule {change}"),
     ):
         response = admin_client.get(page)
         assert offer(sound) in shown(response), page
-        assert f"{says} Rule “Export”: Mode: enforce → off" in text_of(response), page
+        assert says in text_of(response), page
     for page in (page_of(rule, "history"), reverse("admin:django_ratelimiter_history_version", args=[sound + 1])):
         assert f"Bring back version {sound}, the one before" in text_of(admin_client.get(page)), page
     assert number() == sound + 1  # nothing of that has changed anything
@@ -298,9 +299,7 @@ def test_the_offer_passes_by_what_cannot_be_brought_back(
 ) -> None:
     """Who has stopped all enforcement first, or reset counters, looks for the bad rule all the same."""
     cache.switch_enforcement(False, admin_user)
-    with cache.editing(admin_user, "counters"):
-        RuleLimit.objects.update(generation=7)
-    cache.invalidate(admin_user)
+    admin_client.post(RULES, {"action": "forget", "_selected_action": rule.pk})
     for page in (OVERVIEW, RULES, page_of(rule)):
         assert offer(sound) in shown(admin_client.get(page))
 
@@ -308,7 +307,7 @@ def test_the_offer_passes_by_what_cannot_be_brought_back(
 def test_an_older_change_is_offered_by_the_overview_alone(admin_client: Client, rule: Rule, sound: int) -> None:
     RuleSetVersion.objects.update(created_at=timezone.now() - timedelta(hours=25))
     assert offer(sound) in shown(admin_client.get(OVERVIEW))
-    assert "by ada What Rule “Export”: Mode: enforce → off" in text_of(admin_client.get(OVERVIEW))
+    assert "by ada What rule export saved" in text_of(admin_client.get(OVERVIEW))
     for page in (RULES, page_of(rule)):
         assert "the one before" not in text_of(admin_client.get(page))
 

@@ -84,11 +84,6 @@ KIND_LABELS: Final = {
 }
 
 
-def sees_callers(_page_of: Any, request: HttpRequest) -> bool:
-    """Return whether this user may see callers, or act on them."""
-    return Viewer(request).sees_callers
-
-
 @method_decorator(in_own_transactions)
 @method_decorator(sensitive_post_parameters())
 def caller_view(page_of: Any, request: HttpRequest) -> HttpResponse:

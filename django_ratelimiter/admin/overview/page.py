@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from django.db import router
+from django.db.models import Q, QuerySet, Sum
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
@@ -13,21 +16,23 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...checks.common import SYMPTOMS
-from ...rules.formatting import units
-from ...rules.stored import tables
+from ...models import UsageBucket
+from ...rules.formatting import ago, units
+from ...rules.stored import storage, tables
+from ...rules.stored.history.back import BROUGHT_BACK
+from ...rules.stored.history.log import RECENT
 from ...rules.stored.storage import primary
 from ...usage.collector.lag import Lag
 from ...usage.reports.chart import Bar, bars
-from ...usage.reports.totals import Freshness, freshness
-from ..formatting import ago
-from ..history import offered_undo
-from ..identities import names_in_words
+from ...usage.reports.coverage import HOUR, Period
+from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last
+from ...usage.times import Granularity, aware, stored
 from ..viewer import Viewer
-from . import last_hour
-from .attention import Item, health_items, proxy_items, read_waiting, rule_items, status_items, usage_items
-from .health import Health, Status, engine_in_words, outage_began, read_health, read_status
-from .last_hour import LastHour
-from .search import search_context
+from . import state
+from .state import RESET, RESUMED, STOPPED, Health, Item, Status
+
+MINUTES: Final = 60
+MAX_RULES: Final = 8
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -38,14 +43,18 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if not tables.exists("RuleSetVersion", router.db_for_write):
         text = _("The tables of this app do not exist yet. Run manage.py migrate.")
         return {"tables_missing": text.replace("manage.py migrate", tables.command_for(primary()))}
-    health = read_health(in_detail=viewer.sees_engine)
-    status = read_status(health)
-    items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
+    health = state.read_health(in_detail=viewer.sees_engine)
+    status = state.read_status(health)
+    items: list[Item] = [
+        *state.status_items(status, health, viewer),
+        *state.health_items(health),
+        *state.proxy_items(health),
+    ]
     context: dict[str, Any] = {
         "status": status,
-        "degraded_since": outage_began(health),
+        "degraded_since": state.outage_began(health),
         "pages": _pages(viewer, status),
-        **search_context(viewer),
+        **viewer.search_context(),
     }
     if not viewer.sees_engine:
         return context
@@ -53,18 +62,18 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
-        fresh, hour = freshness(), last_hour.read_last_hour()
+        fresh, hour = freshness(), read_last_hour()
         is_known = fresh.collected_at is not None or fresh.latest is not None  # else all figures would be 0
         answers = health.milliseconds is not None
-        waiting = read_waiting(fresh) if answers else None
-        items += usage_items(hour, waiting, viewer, is_known=is_known, engine_answers=answers)
+        waiting = state.read_waiting(fresh) if answers else None
+        items += state.usage_items(hour.figures, waiting, viewer, is_known=is_known, engine_answers=answers)
         context |= {
             "collected": _collected(fresh, waiting),
             "hour_is_known": is_known,
             **_hour(hour, viewer),
         }
     if viewer.sees_rules:
-        items += rule_items(viewer)
+        items += state.rule_items(viewer)
     return {**context, "items": items, "symptoms_url": SYMPTOMS}
 
 
@@ -74,13 +83,26 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
     return {
         "number": status.number,
         "row": status.version,
-        "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
+        **_way_back(viewer),
     }
 
 
+def _way_back(viewer: Viewer) -> dict[str, Any]:
+    """Return the last change of rules, and the version before it to bring back; empty = none, or they may not.
+
+    By its summary: what it changed is read on the next page. Not of one that has itself brought a version back.
+    """
+    rows = storage.snapshots().defer("snapshot")[: RECENT + 1] if viewer.may("publish_rule") else ()
+    changes = (pair for pair in pairwise(rows) if not pair[0].summary.startswith((STOPPED, RESUMED, RESET)))
+    changed, before = next(changes, (None, None))
+    if changed is None or changed.summary.startswith(BROUGHT_BACK):
+        return {}
+    return {"changed": changed, "before": before, "back_url": viewer.version_url("history_bring_back", before)}
+
+
 def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
-    server = engine_in_words()
+    server = state.engine_in_words()
     milliseconds = health.milliseconds
     return {
         "is_memory": not server,
@@ -97,6 +119,56 @@ def _collected(fresh: Freshness, waiting: Lag | None) -> str:
         return _("more than a week ago") if fresh.latest else ""
     when = ago(fresh.collected_at)
     return _("%(when)s; nothing is waiting") % {"when": when} if waiting and not waiting.batches else when
+
+
+class RejectingRule(NamedTuple):
+    """What one rule decided in the hour. by_minute: requests that it rejected, or would have, in each minute."""
+
+    slug: str
+    figures: Figures
+    by_minute: list[int]
+
+
+class LastHour(NamedTuple):
+    """The hour before the start of the current minute.
+
+    by_minute, figures: of all rules, each request once. rules: those with most rejected requests.
+    """
+
+    period: Period
+    by_minute: list[int]
+    figures: Figures
+    rules: list[RejectingRule]
+
+
+def read_last_hour() -> LastHour:
+    """Read the minutes of the last hour. Three queries."""
+    period = last(HOUR)
+    within = Q(granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end))
+    together, by_minute = Figures(), [0] * MINUTES
+    for start, figures in by_start(within).items():
+        together += figures
+        by_minute[_minute(start, period)] += figures.rejected
+    return LastHour(period, by_minute, together, _rules(UsageBucket.objects.order_by().filter(within), period))
+
+
+def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
+    """Return the rules with most rejected requests. Two queries."""
+    rejecting = rows.filter(Q(rejected__gt=0) | Q(shadow_rejected__gt=0)).values_list("rule_slug")
+    ranked = rejecting.annotate(sum_rejected=Sum("rejected"), sum_shadow=Sum("shadow_rejected"))
+    slugs = [slug for slug, *_ in ranked.order_by("-sum_rejected", "-sum_shadow", "rule_slug")[:MAX_RULES]]
+    found = {slug: RejectingRule(slug, Figures(), [0] * MINUTES) for slug in slugs}
+    per_minute = rows.filter(rule_slug__in=slugs).values_list("rule_slug", "start")
+    for slug, start, *sums in per_minute.annotate(**SUMS):
+        rule, figures = found[slug], Figures(*sums)
+        rule.by_minute[_minute(start, period)] += figures.rejected + figures.shadow_rejected
+        found[slug] = rule._replace(figures=rule.figures + figures)
+    return list(found.values())
+
+
+def _minute(start: datetime, period: Period) -> int:
+    """Return the index of this minute in the period."""
+    return min(max((aware(start) - period.start) // timedelta(minutes=1), 0), MINUTES - 1)
 
 
 def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
@@ -119,24 +191,8 @@ def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
             }
             for rule in hour.rules
         ],
-        "callers": _callers(viewer),
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
-
-
-def _callers(viewer: Viewer) -> list[dict[str, Any]]:
-    found = last_hour.read_rejected_callers()
-    names = names_in_words(viewer.request.user, [each.partition for each in found])
-    return [
-        {
-            "caller": caller,
-            "name": names.get(caller.partition, ""),
-            "url": viewer.digest_url(caller.partition, rule=caller.rule_slug),
-            "rule": viewer.rule(caller.rule_slug),
-            "rule_url": viewer.report_url(caller.rule_slug, by="rejected"),
-        }
-        for caller in found
-    ]
 
 
 def _bars(times: list[str], values: list[int]) -> list[Bar]:

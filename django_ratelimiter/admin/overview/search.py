@@ -270,17 +270,6 @@ _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
 
 
-def search_context(viewer: Viewer) -> dict[str, str]:
-    """Return the context of the search field; empty for users who could find nothing."""
-    if not viewer.searches:
-        return {}
-    if viewer.sees_rules:
-        text = _("User, API key, address, rule, path, or the reference of a rejection")
-    else:
-        text = _("User, API key, address, or the reference of a rejection")
-    return {"search_url": viewer.url("search"), "search_label": text}
-
-
 def may_search(_page_of: Any, request: HttpRequest) -> bool:
     """Return whether the search could find anything for this user."""
     return Viewer(request).searches
@@ -300,5 +289,5 @@ def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     matches = find(text, viewer)
     if len(matches) == 1:
         return HttpResponseRedirect(matches[0].url)
-    context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
+    context = {"matches": matches, "searched": bool(text.strip()), **viewer.search_context()}
     return show(page_of, request, "search", _("Search"), context)

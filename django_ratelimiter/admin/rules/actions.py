@@ -19,6 +19,7 @@ from ...models import Rule, RuleLimit
 from ...rules.files.writing import text_of_database
 from ...rules.formatting import listed
 from ...rules.stored.storage import primary
+from ..overview.state import RESET
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
 
@@ -61,7 +62,7 @@ class RuleActions(admin.ModelAdmin):
         limits = RuleLimit.objects.using(primary()).filter(rule__in=chosen)
         limited = {*limits.values_list("rule", flat=True)}
         rules = [rule for rule in chosen if rule.pk in limited]
-        with saved_as_version(request, f"counters reset: {', '.join(rule.slug for rule in rules)}"):
+        with saved_as_version(request, f"{RESET}: {', '.join(rule.slug for rule in rules)}"):
             if not (current := [*limits]):  # read under the lock
                 raise SaveAborted
             _raise_generations(current)

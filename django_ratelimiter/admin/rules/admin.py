@@ -130,11 +130,11 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
-        is_free = not is_locked(obj) or obj.pk == typed
+        is_free = obj is None or not is_locked(obj) or obj.pk == typed
         return super().has_change_permission(request, obj) and is_free
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_delete_permission(request, obj) and not is_locked(obj)
+        return super().has_delete_permission(request, obj) and (obj is None or not is_locked(obj))
 
     def note_lock(self, request: HttpRequest, row: Model) -> None:
         if is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
