@@ -48,7 +48,7 @@ class BringBackForm(forms.Form):
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
 
 
-def versions_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+def history_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     """Show the stored versions, the latest first, with the changes of each."""
     page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
     entries = log.entries_of(list(page.object_list))
@@ -60,7 +60,7 @@ def versions_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     return _history(page_of, request, "history", _("History of the rules"), context)
 
 
-def version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
+def history_version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     """Show one version, and its changes from the previous one."""
     row = row_named(key)
     before = log.row_before(log.version_of(row))
@@ -71,7 +71,7 @@ def version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     return _history(page_of, request, "history_version", capfirst(row), context)
 
 
-def bring_back_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
+def history_bring_back_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     """Show what restoring a version would change, and do it after a reason is given."""
     if not request.user.has_perm(PUBLISH):
         raise PermissionDenied
@@ -117,7 +117,9 @@ def _bring_back(page_of: Any, request: HttpRequest, row: Any, reason: str, seen:
     return True
 
 
-def history_view(page_of: Any, request: HttpRequest, rule: Rule, extra_context: dict[str, Any] | None) -> HttpResponse:
+def rule_history_view(
+    page_of: Any, request: HttpRequest, rule: Rule, extra_context: dict[str, Any] | None
+) -> HttpResponse:
     """Show the changes of one rule, with old and new values, and their authors."""
     start = request.GET.get(OLDER)
     past = log.past_of_rule(request.GET.get("slug") or rule.slug, version_named(start) if start else None)
@@ -129,7 +131,7 @@ def history_view(page_of: Any, request: HttpRequest, rule: Rule, extra_context: 
         "older_slug": past.slug,
     }
     title = _("Change history: %s") % rule
-    return _history(page_of, request, "history_rule", title, context | (extra_context or {}))
+    return _history(page_of, request, "rule_history", title, context | (extra_context or {}))
 
 
 def _history(

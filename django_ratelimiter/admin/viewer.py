@@ -152,7 +152,7 @@ class Viewer:
 
     def report_url(self, slug: str, **query: str) -> str:
         """Return the URL of the report on a rule's last hour."""
-        return self.url("usagebucket_rule", period="1h", rule=slug, **query)
+        return self.url("usage_rule", period="1h", rule=slug, **query)
 
 
 def sees_callers(_page_of: Any, request: HttpRequest) -> bool:

@@ -80,7 +80,7 @@ def test_who_may_only_look_sees_all_and_changes_nothing(operator: Callable[..., 
 def test_a_rule_leads_to_its_usage_whoever_may_see_that(
     operator: Callable[..., Client], rule: Rule, codenames: list[str], is_linked: bool
 ) -> None:
-    client, address = operator(*codenames), f"{reverse('admin:django_ratelimiter_usagebucket_rule')}?rule=export"
+    client, address = operator(*codenames), f"{reverse('admin:django_ratelimiter_usage_rule')}?rule=export"
     assert (f'href="{address}"' in shown(client.get(page_of(rule)))) is is_linked
     assert (client.get(address).status_code == 200) is is_linked
 

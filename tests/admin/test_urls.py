@@ -11,6 +11,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
+from django_ratelimiter.admin.callers.tables import TierAssignmentAdmin
+from django_ratelimiter.admin.rules.admin import RuleAdmin
+from django_ratelimiter.admin.usage.admin import UsageBucketAdmin
 from tests.admin_pages import PAGES, Page, fill, pages, users
 
 from .pages import BrowserForm
@@ -29,6 +32,15 @@ OTHERS = {
         for model in ("tier", "tierassignment", "accessentry")
         for page in ("history", "delete")
     ),
+}
+
+
+#: The views of our pages that have templates.
+NAMED = {
+    page.view.__name__
+    for owner in (RuleAdmin, TierAssignmentAdmin, UsageBucketAdmin)
+    for page in owner.pages
+    if not page.own_name.endswith(("_csv", "_json")) and f"django_ratelimiter_{page.name}" not in OTHERS
 }
 
 
@@ -109,6 +121,16 @@ def test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it(people: dict[
         if page.url and page.args() and page.url_name not in ("index", "app_list"):
             nowhere = Page(page.name, page.url_name, args=lambda: ["999999"])
             assert status(staff, nowhere.url) == status(staff, page.url), page.name
+
+
+def test_a_page_has_one_name_in_its_url_its_view_and_its_template(people: dict[str, User]) -> None:
+    client, seen = logged_in(people["superuser"]), set()
+    for page in pages():
+        name = page.url_name.removeprefix("django_ratelimiter_").replace("usagebucket_changelist", "usage")
+        if f"{name}_view" in NAMED and page.name != "caller-search":
+            assert client.get(page.url).templates[0].name == f"admin/django_ratelimiter/{name}.html"
+            seen.add(f"{name}_view")
+    assert seen == NAMED
 
 
 @pytest.mark.urls("tests.admin.own_site")

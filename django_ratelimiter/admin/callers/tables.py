@@ -91,7 +91,7 @@ class TierAdmin(VersionedAdmin):
 class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
-    pages = (Page("caller/", "caller", caller_view, sees_callers),)
+    pages = (Page("caller/", caller_view, sees_callers),)
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "anchor_day", "period", "reason")
     list_filter = ("tier", PeriodFilter)

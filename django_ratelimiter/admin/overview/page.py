@@ -209,7 +209,7 @@ def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
         (viewer.sees_rules, pgettext("of the rules", "History"), "history"),
         (viewer.sees_rules, _("Explain a request"), "explain"),
         (viewer.sees_usage, _("Recent rejections"), "rejections"),
-        (viewer.sees_usage, _("Top callers"), "usagebucket_top_callers"),
+        (viewer.sees_usage, _("Top callers"), "usage_top_callers"),
         (viewer.sees_usage, _("Usage reports"), "usagebucket_changelist"),
         (
             viewer.may("switch_enforcement"),

@@ -126,7 +126,7 @@ def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> N
     LogEntry.objects.log_actions(request.user.pk, rules, CHANGE, message)  # type: ignore[arg-type]
 
 
-def download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
+def rules_download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
     """Send the rules as a file. Access entries are not in it."""
     response = HttpResponse(text_of_database("yaml"), content_type="application/yaml; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="ratelimits.yaml"'

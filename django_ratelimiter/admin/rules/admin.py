@@ -24,12 +24,12 @@ from ..enforcement import enforcement_view
 from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
-from ..history import bring_back_view, history_view, offered_undo, version_view, versions_view
+from ..history import history_bring_back_view, history_version_view, history_view, offered_undo, rule_history_view
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
 from ..viewer import Viewer
-from .actions import RuleActions, download_view, is_locked, locked_among, name_locked, owner_note
+from .actions import RuleActions, is_locked, locked_among, name_locked, owner_note, rules_download_view
 from .confirmation import may_enforce, show_question
 from .forms import RuleForm
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
@@ -72,12 +72,12 @@ _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
 
-def sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+def rule_sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
     """Return sentences about the entered limit, and its errors by field. Saves nothing."""
     return JsonResponse(live_preview(request.GET))
 
 
-def views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+def rule_views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
     """Return the views that the entered rule would match, as text. Saves nothing."""
     return JsonResponse({"views": typed_views_in_words(request.GET)})
 
@@ -95,15 +95,15 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     """Rules. Those of a file cannot be changed or deleted."""
 
     pages = (
-        Page("explain/", "explain", explain_view, _may_view),
-        Page("search/", "search", search_view, may_search),
-        Page("enforcement/", "enforcement", enforcement_view, MAY_SWITCH),
-        Page("history/", "history", versions_view, _may_view),
-        Page("history/<str:key>/", "history_version", version_view, _may_view),
-        Page("history/<str:key>/bring-back/", "history_bring_back", bring_back_view, _may_view),
-        Page("file/download/", "rules_download", download_view, _may_view),
-        Page("sentences/", "rule_sentences", sentences_view, _may_edit),
-        Page("views/", "rule_views", views_view, _may_edit),
+        Page("explain/", explain_view, _may_view),
+        Page("search/", search_view, may_search),
+        Page("enforcement/", enforcement_view, MAY_SWITCH),
+        Page("history/", history_view, _may_view),
+        Page("history/<str:key>/", history_version_view, _may_view),
+        Page("history/<str:key>/bring-back/", history_bring_back_view, _may_view),
+        Page("file/download/", rules_download_view, _may_view),
+        Page("sentences/", rule_sentences_view, _may_edit),
+        Page("views/", rule_views_view, _may_edit),
     )
     form = RuleForm
     inlines = (RuleLimitInline,)
@@ -169,7 +169,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
             return super().history_view(request, object_id)  # it shows a message
         if not self.has_view_or_change_permission(request, rule):
             raise PermissionDenied
-        return history_view(self, request, rule, extra_context)
+        return rule_history_view(self, request, rule, extra_context)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         name_locked(request, locked_among(objs))  # Django's page only says that a permission is missing

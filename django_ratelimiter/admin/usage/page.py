@@ -88,7 +88,7 @@ def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     return {
         "span": report.period,
         "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
-        "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None),
+        "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
         "fresh": fresh,
         "just_now": fresh.collected_at is not None and now() - fresh.collected_at < timedelta(minutes=1),
     }
@@ -141,8 +141,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
 
 def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
     """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
-    of_rule = report_url(viewer.request, "rule", rule="", by=None)
-    of_tier = report_url(viewer.request, "changelist" if report.rule is None else "rule", tier="")
+    of_rule = report_url(viewer.request, "usage_rule", rule="", by=None)
+    of_tier = report_url(viewer.request, "usagebucket_changelist" if report.rule is None else "usage_rule", tier="")
     before = report.before or {}
     return [
         {
@@ -214,7 +214,7 @@ def _change(requests: int, before: int) -> str:
 
 
 def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, f"{table}_{kind}", **changes)) for kind in ("csv", "json")]
+    return [(kind.upper(), report_url(request, f"usage_{table}_{kind}", **changes)) for kind in ("csv", "json")]
 
 
 def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
@@ -229,4 +229,4 @@ def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> s
     if not page:
         return f"?{query.urlencode()}"
     current = getattr(request, "current_app", None)
-    return reverse(f"admin:django_ratelimiter_usagebucket_{page}", current_app=current) + f"?{query.urlencode()}"
+    return reverse(f"admin:django_ratelimiter_{page}", current_app=current) + f"?{query.urlencode()}"

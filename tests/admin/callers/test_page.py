@@ -134,7 +134,7 @@ def test_a_user_and_a_client_of_a_report_link_to_it(admin_client: Client, page: 
     TopPartition.objects.create(
         rule_slug="export", granularity="hour", start=hour, partition=digest, tail=digest.tail, allowed=1
     )
-    report = reverse("admin:django_ratelimiter_usagebucket_rule")
+    report = reverse("admin:django_ratelimiter_usage_rule")
     link = f"{CALLER}?digest={whole(digest)}&rule=export"
     listed = shown(admin_client.get(f"{report}?rule=export&period=24h"))
     assert f'<a href="{link}">user: ann (id {ann.pk})</a>' in listed
