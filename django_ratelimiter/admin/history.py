@@ -195,28 +195,24 @@ MAX_WORDS: Final = 200
 
 
 class Undo(NamedTuple):
-    """The offer on a page. number: of the version to bring back. undone: of the version with the change.
-
-    when_and_who: of the change. what: its changes.
-    """
+    """The offer on a page. number: of the version to bring back. when_and_who: of the change. what: its changes."""
 
     url: str
     number: int
-    undone: int
     when_and_who: str
     what: str
 
 
-def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = False) -> Undo | None:
-    """Return the offer to undo the last change; `None` if there is none, or this user lacks the permissions.
+def offered_undo(viewer: Viewer, slug: str | None = None) -> Undo | None:
+    """Return the offer to undo a change of the last day; `None` if there is none, or this user lacks the permissions.
 
     Not of a change that has itself brought a version back: undoing it would repeat the mistake. At most two queries.
-    slug: of a rule; `None` = any rule or tier. lately: only of a change of the last day.
+    slug: of a rule; `None` = any rule or tier.
     """
     if not viewer.may("publish_rule"):
         return None
     rows = [*snapshots().defer("snapshot")[: log.RECENT + 1]]
-    recent = [row for row in rows[:-1] if not lately or aware(row.created_at) >= now() - LATELY]
+    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - LATELY]
     for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
@@ -224,7 +220,7 @@ def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = Fals
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
             what = Truncator(summary(changes)).chars(MAX_WORDS)
-            return Undo(url, before.number, entry.row.number, when_and_who(entry.row), what)
+            return Undo(url, before.number, when_and_who(entry.row), what)
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -116,7 +117,7 @@ def _limits_of(row: Model) -> Sequence[RuleLimit]:
 def is_outdated(request: HttpRequest, row: Model) -> bool:
     """Return whether the row has been saved since the form was filled from it.
 
-    Then what was typed for limits that are gone becomes that of new ones: Django would not show it again.
+    Then what was typed for limits becomes that of new ones: Django would not show again that of limits that are gone.
     """
     seen = request.POST.get(SEEN)
     if not seen:  # browsers always send it; a program that posts forms has not read the row
@@ -125,30 +126,12 @@ def is_outdated(request: HttpRequest, row: Model) -> bool:
     if digest_of(current) == seen:
         return False
     sent = request.POST.copy()
-    _keep_typed(sent, "limits", {str(limit.pk) for limit in _limits_of(current)})
+    sent["limits-INITIAL_FORMS"] = "0"
+    for name in sent:
+        if re.fullmatch("limits-[0-9]+-id", name):
+            sent[name] = ""
     request.POST = sent  # type: ignore[assignment]
     return True
-
-
-def _keep_typed(sent: QueryDict, prefix: str, keys: Collection[str]) -> None:
-    """Move the forms of rows that are gone behind the others, as those of new rows. keys: of the rows that are left."""
-    total = sent.get(f"{prefix}-TOTAL_FORMS", "")
-    if not total.isdecimal() or len(total) > 4 or int(total) > forms.formsets.DEFAULT_MAX_NUM:
-        return  # the form set reports the error
-    typed = [_fields_of(sent, f"{prefix}-{number}-") for number in range(int(total))]
-    known = [fields for fields in typed if fields.get("id", [""])[-1] in keys]
-    new = [{**fields, "id": [""]} for fields in typed if fields not in known and not fields.get("DELETE")]
-    for name in [name for name in sent if name.startswith(f"{prefix}-") and name.split("-")[1].isdecimal()]:
-        del sent[name]
-    for number, fields in enumerate([*known, *new]):
-        for name, values in fields.items():
-            sent.setlist(f"{prefix}-{number}-{name}", values)
-    sent[f"{prefix}-TOTAL_FORMS"] = str(len(known) + len(new))
-    sent[f"{prefix}-INITIAL_FORMS"] = str(len(known))
-
-
-def _fields_of(sent: QueryDict, prefix: str) -> dict[str, list[Any]]:
-    return {name.removeprefix(prefix): values for name, values in sent.lists() if name.startswith(prefix)}
 
 
 class SaveAborted(Exception):
@@ -174,7 +157,7 @@ class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two users who save at once see each other's changes without a
-    deadlock. A save on top of another user's change is refused, see `conflicts`. Each form has a field for the reason.
+    deadlock. See `is_outdated` for a save on top of another user's change. Each form has a field for the reason.
     """
 
     class Media:

@@ -95,7 +95,7 @@ class TestLimits:
         for _attempt in range(2):
             assert REFUSED in shown(bob.save(**{"limits-0-quota": "6"} if _attempt == 0 else {}))
             assert quotas() == [(None, 5)]
-            assert [bob.form[f"limits-{place}-quota"] for place in range(2)] == [["5"], ["6"]]
+            assert [bob.form[f"limits-{place}-quota"] for place in range(2)] == [["6"], ["5"]]
 
     def test_limit_of_somebody_else_is_not_deleted(self, editors: tuple[Editor, Editor]) -> None:
         for editor, quota in zip(editors, ("9", "8"), strict=True):

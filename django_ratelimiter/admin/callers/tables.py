@@ -17,7 +17,7 @@ from ...inspection.references import PERMISSION
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
-from ..rules.confirmation import show_question
+from ..rules.forms import show_question
 from ..versioned import VersionedAdmin
 from ..viewer import Viewer, sees_callers
 from .forms import AccessEntryForm, AssignmentForm, NewAccessEntryForm, NewAssignmentForm, UserSelect

@@ -19,8 +19,6 @@ from ...models import Rule
 from ...rules import cache
 from ...rules import inline as code
 from ...rules.stored.compiler import reasons_against
-from ..enforcement import PERMISSION as MAY_SWITCH
-from ..enforcement import enforcement_view
 from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
@@ -29,9 +27,18 @@ from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
 from ..viewer import Viewer
-from .actions import RuleActions, is_locked, locked_among, name_locked, owner_note, rules_download_view
-from .confirmation import may_enforce, show_question
-from .forms import RuleForm
+from .actions import (
+    MAY_SWITCH,
+    RuleActions,
+    enforcement_view,
+    is_locked,
+    locked_among,
+    may_enforce,
+    name_locked,
+    owner_note,
+    rules_download_view,
+)
+from .forms import RuleForm, show_question
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
 from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
 from .presets import PrefilledAdmin, presets
@@ -55,7 +62,7 @@ FIELDSETS: Final[Any] = (
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner_shown"),
+            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."
@@ -108,7 +115,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
-    readonly_fields = ("matching_views", "owner_shown")
+    readonly_fields = ("matching_views", "owner")
     list_display = ("name", "mode_shown", "place", "counted_by", "limits")
     list_filter = ("mode", ViewFilter, ("limits__tier", TierFilter), "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
@@ -156,7 +163,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
             "presets": presets,
             "may_switch": viewer.may(MAY_SWITCH),
             "enforced": cache.enforcement_enabled(),
-            "undo": offered_undo(viewer, lately=True) if request.method == "GET" else None,
+            "undo": offered_undo(viewer) if request.method == "GET" else None,
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -219,7 +226,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         context["limits_locked"] = may_change and not may_edit
         if rule and request.method == "GET":  # after a POST with errors it contains unsaved values
             context["reasons_against"] = reasons_against(rule)
-            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug, lately=True)
+            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug)
         return super().render_change_form(request, context, *args, **kwargs)
 
     def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -231,11 +238,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         response = super().response_change(request, obj)
         _message_effect(request, obj)
         return response
-
-    @admin.display(description=gettext_lazy("owner"))
-    def owner_shown(self, rule: Rule) -> str:
-        """Return the owner of a rule."""
-        return str(rule.get_owner_display())
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:
