@@ -80,7 +80,7 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
         "rules": sorted(records),
         "every": UPDATE_SECONDS,
         "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
-        "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees_access else "",
+        "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees(AccessEntry) else "",
     }
     return show(page_of, request, "rejections", _("Recent rejections"), context)
 
@@ -98,7 +98,11 @@ def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, Rul
     for each in rejections:
         record, reference = records.get(each.rule), reference_of(each.rule, each.partition)
         yield {
-            **_times(each.at_us, each.since_us),
+            "at": (at := datetime.fromtimestamp(each.at_us / 1_000_000, UTC)),
+            "at_text": _clock(at),
+            "since": (since := datetime.fromtimestamp(each.since_us / 1_000_000, UTC)),
+            "since_text": _clock(since),
+            "number": each.at_us,  # to find new rows
             "times": about(each.times, is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
@@ -111,12 +115,6 @@ def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, Rul
             "explain_url": viewer.explain_url({"reference": reference}) if record else "",
             "shadow": each.shadow,
         }
-
-
-def _times(at_us: int, since_us: int) -> Row:
-    """Return the times of a row. number: to sort by, and to find new rows."""
-    at, since = (datetime.fromtimestamp(each / 1_000_000, UTC) for each in (at_us, since_us))
-    return {"at": at, "at_text": _clock(at), "since": since, "since_text": _clock(since), "number": at_us}
 
 
 def _clock(moment: datetime) -> str:

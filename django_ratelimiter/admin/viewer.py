@@ -13,7 +13,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
-from ..models import AccessEntry, Rule, Tier, UsageBucket
+from ..models import Rule, Tier, UsageBucket
 from ..values.digests import whole
 from .identities import CALLER_PERMISSIONS
 
@@ -45,11 +45,6 @@ class Viewer:
     def sees_callers(self) -> bool:
         """True if they may see callers, or act on them."""
         return any(map(self.request.user.has_perm, CALLER_PERMISSIONS))
-
-    @cached_property
-    def sees_access(self) -> bool:
-        """True if they may see access entries."""
-        return self.sees(AccessEntry)
 
     @property
     def sees_engine(self) -> bool:

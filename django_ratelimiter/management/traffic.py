@@ -167,6 +167,7 @@ def _from_logs(
     requests = traffic.decided if changes else traffic.lines - traffic.unreached
     times = [datetime.fromtimestamp(us // 1_000_000, UTC) for us in (traffic.first_us, traffic.last_us)]
     first, last = (f"{each:%Y-%m-%d %H:%M:%S}" for each in times)
+    matched = " that the changed rules match" if changes else ""
     data = {
         "source": "logs",
         "files": files.names,
@@ -175,7 +176,7 @@ def _from_logs(
         "unreadable": traffic.unread,
         "first": first,
         "last": last,
-        "text": f"Traffic: {requests:,} requests, {first} to {last} (UTC).",
+        "text": f"Traffic: {requests:,} requests{matched}, {first} to {last} (UTC).",
     }
     return Forecasts(data, [*traffic.notes()], _accepted(rules, options["accept"]))
 

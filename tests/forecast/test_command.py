@@ -61,7 +61,9 @@ def replayed(log: Path) -> Replayed:
 
 def test_todays_rules_alone_and_lines_that_cannot_be_read(replayed: Replayed) -> None:
     text = replayed()
-    assert text.startswith("Traffic: 13 requests, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC).\n")
+    assert text.startswith(
+        "Traffic: 13 requests that the changed rules match, 2023-11-14 22:00:00 to 2023-11-14 22:00:12 (UTC).\n"
+    )
     assert "pages: 1 of 2 callers would be rejected at least once. Not seen, and added to these when" in text
     assert "  Rejected: 2 requests (15.4 %), 1 caller (50 %).\n    ip:203.0.113.1: 2 of 10 requests, the first" in text
     assert "  Rejected: 9 requests (69.2 %), 2 callers (100 %)." in text
@@ -139,7 +141,7 @@ def test_rules_that_are_not_known_end_with_an_error(log: Path, replayed: Replaye
 def test_callers_of_access_entries_pass_no_rule(replayed: Replayed) -> None:
     AccessEntry.objects.create(action="allow", kind="ip", value="203.0.113.1")
     cache.invalidate()
-    assert "Traffic: 3 requests, " in replayed()
+    assert "Traffic: 3 requests that the changed rules match, " in replayed()
 
 
 def test_log_that_does_not_fit_in_memory_gives_ranges(

@@ -197,7 +197,7 @@ class TestReplay:
         text = "".join(line(0).replace("GET /plain/ HTTP/1.1", call) for call in calls)
         text += line(0).replace("GET /plain/ HTTP/1.1", "-").replace(" 200 ", " 408 ") + line(0)
         out = replayed(text)
-        assert "Traffic: 1 requests, " in out
+        assert "Traffic: 1 requests that the changed rules match, " in out
         assert "5 lines are of requests that never reach Django: PRI, CONNECT, OPTIONS *, or broken." in out
         assert "cannot be read" not in out
 

@@ -137,15 +137,13 @@ class Status(NamedTuple):
     """The state of the limiter.
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
-    stopped: when and by whom; `None` = not stopped, or not known. resumed: the same for the end of the last stop;
-    `None` = there was none, or enforcement is stopped. number: of the latest version in the database; 0 = there is
-    none. version: its author; `None` = not stored. older: the older versions in shards of the engine, with the number
-    of shards. held: what the engine holds; without a reply, nothing is wrong.
+    stopped: when and by whom; `None` = not stopped, or not known. number: of the latest version in the database; 0 =
+    there is none. version: its author; `None` = not stored. older: the older versions in shards of the engine, with the
+    number of shards. held: what the engine holds; without a reply, nothing is wrong.
     """
 
     state: str
     stopped: RuleSetVersion | None
-    resumed: RuleSetVersion | None
     number: int
     version: RuleSetVersion | None
     older: Mapping[int, int]
@@ -157,12 +155,11 @@ def read_status(health: Health) -> Status:
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
     latest = _first(storage.snapshots(committed))
-    switched = _first(storage.snapshots().filter(summary=RESUMED if enforced else STOPPED))
-    stopped, resumed = (None, switched) if enforced else (switched, None)
+    stopped = None if enforced else _first(storage.snapshots().filter(summary=STOPPED))
     older = _older(health.versions, committed)
     state = _state(enforced, health)
     held = published.compared(health.versions[0]) if health.versions else published.Held.OURS
-    return Status(state, stopped, resumed, committed.number, latest, older, held)
+    return Status(state, stopped, committed.number, latest, older, held)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:

@@ -22,7 +22,6 @@ from django.urls import reverse
 from django.utils.translation import override
 
 from django_ratelimiter.admin.overview import page, state
-from django_ratelimiter.admin.overview.state import read_status
 from django_ratelimiter.admin.rules.admin import HOME_TEMPLATE, RuleAdmin
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.checks.common import SYMPTOMS
@@ -289,21 +288,6 @@ def test_names_rules_that_need_attention(admin_client: Client, saved: Rule) -> N
     Rule.objects.bulk_create(Rule(slug=f"r{n}", name=f"R{n}", view_name="none", mode="enforce") for n in range(6))
     cache.invalidate()
     assert "2 more rules have the same problem" in text_of(admin_client.get(OVERVIEW))
-
-
-def test_says_since_when_and_by_whom_it_is_on_again(
-    admin_client: Client, admin_user: User, saved: Rule, django_assert_num_queries: Any
-) -> None:
-    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
-    cache.switch_enforcement(False, admin_user, "403 for all of Acme")
-    assert "On again since" not in text_of(admin_client.get(OVERVIEW))
-    cache.switch_enforcement(True, User.objects.create_user("anna"), "the rule is mended")
-    cache.invalidate(admin_user, "Rule Export saved")
-    resumed = RuleSetVersion.objects.get(summary="enforcement resumed")
-    text = text_of(admin_client.get(OVERVIEW))
-    assert f"On again since {moment_in_words(resumed.created_at)}, by anna Why the rule is mended Version" in text
-    with django_assert_num_queries(7):
-        assert read_status(state.read_health()).resumed is not None
 
 
 @pytest.mark.parametrize(("counted", "used", "named"), [(40, None, True), (40, 5, False), (5, None, False)])

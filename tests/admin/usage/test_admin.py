@@ -166,6 +166,6 @@ class TestEmpty:
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
-        assert "The latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
+        assert "Latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
         UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
-        assert "The latest counts arrived 2 minutes ago." in text_of(staff.get(REPORT))
+        assert "Latest counts arrived 2 minutes ago." in text_of(staff.get(REPORT))

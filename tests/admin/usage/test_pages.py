@@ -86,7 +86,7 @@ class TestOneRule:
         [link] = re.findall(r'href="([^"]*)">search</a>', page)
         assert link == f"{REPORT}rule/?period=7d&rule=search"
         page = shown(staff.get(link))
-        assert 'href="?period=30d&rule=search"' in page
+        assert 'href="?rule=search&period=30d"' in page
         assert f'href="{REPORT}?period=7d"' in page
         assert f'href="{REPORT}rule/?period=7d&rule=search&tier=free"' in page
 
@@ -295,7 +295,11 @@ def test_top_callers_are_those_of_this_month_with_share_and_trend(staff: Client)
     assert [row["change"] for row in found[1:]] == ["new", "new"]
     assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["rejected"]
     assert [row["partition"] for row in rows(staff, "?identity=ip")] == ["192.0.2.7"]
-    assert "By IP address" in text_of(staff.get(f"{PAGE}?identity=ip"))
+    why = "Where a rule counts requests without this value by their address, these addresses are listed, too."
+    assert why in text_of(staff.get(f"{PAGE}?identity=user"))
+    by_address = text_of(staff.get(f"{PAGE}?identity=ip"))
+    assert "By IP address" in by_address
+    assert why not in by_address
     assert "heavy" not in text_of(staff.get(f"{PAGE}?period=last-month&identity=ip"))
 
 
