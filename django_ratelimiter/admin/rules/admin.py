@@ -80,13 +80,13 @@ HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
 
 def rule_sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
-    """Return sentences about the entered limit, and its errors by field. Saves nothing."""
-    return JsonResponse(live_preview(request.GET))
+    """Return sentences about the entered limit, or its errors. Saves nothing."""
+    return JsonResponse({"text": live_preview(request.GET)})
 
 
 def rule_views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
     """Return the views that the entered rule would match, as text. Saves nothing."""
-    return JsonResponse({"views": typed_views_in_words(request.GET)})
+    return JsonResponse({"text": typed_views_in_words(request.GET)})
 
 
 def _may_edit(rules: Any, request: HttpRequest) -> bool:
@@ -123,7 +123,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     class Media:
         css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
-        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_list"))
+        js = ("django_ratelimiter/rules.js",)
 
     def __init__(self, model: type[Rule], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)

@@ -207,17 +207,17 @@ class RuleFacts(forms.Form):
     sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_SYNC_MS)
 
 
-def live_preview(typed: QueryDict) -> dict[str, Any]:
-    """Return sentences about the entered limit, and `errors` by field."""
+def live_preview(typed: QueryDict) -> str:
+    """Return sentences about the entered limit, or what is wrong with it."""
     facts = RuleFacts(typed)
     facts.is_valid()
     form = SingleLimitForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
     if form.is_valid():
-        return {"sentences": sentences(form.instance), "errors": {}}
+        return sentences(form.instance)
     if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):
-        return {"sentences": _("Enter the numbers. This field then describes what the limit does."), "errors": {}}
-    apart = " ".join(map(str, form.non_field_errors()))
-    return {"sentences": apart, "errors": {name: form.errors[name] for name in form.errors if name != NON_FIELD_ERRORS}}
+        return _("Enter the numbers. This field then describes what the limit does.")
+    named = [f"{form[name].label}: {' '.join(map(str, form.errors[name]))}" for name in form.errors if name != NON_FIELD_ERRORS]
+    return " ".join([*map(str, form.non_field_errors()), *named])
 
 
 def limits_context() -> dict[str, Any]:

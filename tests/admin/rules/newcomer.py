@@ -42,9 +42,8 @@ def test_the_form_offers_it_with_its_fields(admin_client: Client) -> None:
 def test_the_admin_describes_it(admin_client: Client) -> None:
     told = admin_client.get(SENTENCES, {**COLUMNS, "cost": 1}).json()
     assert told == {
-        "sentences": "All callers together can use 5 units per minute. The count starts again after a pause of "
+        "text": "All callers together can use 5 units per minute. The count starts again after a pause of "
         "a minute. A rejected caller can retry after this pause.",
-        "errors": {},
     }
     assert limit_in_words(LimitRecord(Limit(5, 60, NAME))) == "5 per minute, session window"
 
