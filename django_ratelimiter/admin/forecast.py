@@ -38,21 +38,16 @@ MAX_REJECTED: Final = 5
 
 
 class UnsavedForm(forms.ModelForm):
-    """A form that can be sent without saving. is_only_read: then it is never valid, even without errors."""
+    """A form that is never valid if a forecast is asked for, even without errors. request: that of the page."""
 
-    is_only_read = False
+    request: HttpRequest
 
     def is_valid(self) -> bool:
-        return super().is_valid() and not self.is_only_read
+        return super().is_valid() and not _is_asked(self.request)
 
 
 class ForecastPanel(VersionedAdmin):
     """An admin of rules whose form has the button. Its form must be an UnsavedForm."""
-
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **kwargs)
-        form.is_only_read = _is_asked(request)
-        return form
 
     def changeform_view(
         self,

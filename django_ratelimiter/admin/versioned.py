@@ -64,7 +64,7 @@ class _Aside(NotAColumn, forms.CharField):
 class EditedForm(forms.ModelForm):
     """A form for a row of the rule set, with a reason, and with the state of the row when the form was opened.
 
-    is_outdated: whether the row has been saved since; then the form is not valid.
+    request: that of the page; if the row has been saved since, the form is not valid.
     """
 
     change_reason = _Aside(
@@ -76,7 +76,7 @@ class EditedForm(forms.ModelForm):
     )
     seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)
 
-    is_outdated = False
+    request: HttpRequest
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -85,7 +85,7 @@ class EditedForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
-        if self.is_outdated:
+        if getattr(self.request, "ratelimiter_refused", False):
             version = latest_change_of(self.instance._meta.model_name, self.instance.slug)
             when = when_and_who(version) if version else _("meanwhile")
             text = _("This was saved %(when)s, so nothing was saved now. What you typed is still here.")
@@ -165,8 +165,7 @@ class VersionedAdmin(NulSafeAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = kwargs.pop("form", self.form)
-        own = {"is_outdated": getattr(request, "ratelimiter_refused", False)}
-        edited = type(form.__name__, (EditedForm, form), own)
+        edited = type(form.__name__, (EditedForm, form), {"request": request})
         return super().get_form(request, obj, change=change, form=edited, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:

@@ -26,20 +26,14 @@ from ...rules import cache
 from ...rules.files.writing import text_of_database
 from ...rules.formatting import listed
 from ...rules.stored.storage import primary
-from ..history import PUBLISH
 from ..overview.state import RESET
 from ..pages import show
 from ..versioned import ReasonField, SaveAborted, saved_as_version, warn_if_unpublished
 from ..viewer import Viewer
-from .forms import CONFIRM
+from .forms import CONFIRM, may_enforce
 
 #: The permission to stop all enforcement, and to resume it.
 MAY_SWITCH: Final = "switch_enforcement"
-
-
-def may_enforce(request: HttpRequest) -> bool:
-    """Return whether the user of this request may set the mode to "enforce"."""
-    return request.user.has_perm(PUBLISH)
 
 
 class RuleActions(admin.ModelAdmin):

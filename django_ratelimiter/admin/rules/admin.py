@@ -33,14 +33,13 @@ from .actions import (
     enforcement_view,
     is_locked,
     locked_among,
-    may_enforce,
     name_locked,
     owner_note,
     rules_download_view,
 )
 from .forms import RuleForm, show_question
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
-from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
+from .listing import RuleChangeList, TierFilter, ViewFilter, in_words
 from .presets import PrefilledAdmin, presets
 from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
@@ -159,7 +158,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         """Show the rules, below them those written in code, which are read-only, and a link to undo a late change."""
         viewer = Viewer(request, self.admin_site)
         context = {
-            "rules_in_code": [CodeRule.of(rule) for rule in code.registered()],
+            "rules_in_code": [in_words(rule) for rule in code.registered()],
             "presets": presets,
             "may_switch": viewer.may(MAY_SWITCH),
             "enforced": cache.enforcement_enabled(),
@@ -202,11 +201,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **kwargs)
-        form.may_enforce = may_enforce(request)
-        return form
-
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         show_question(context["adminform"])
         form = context["adminform"].form
@@ -218,7 +212,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         limits = RuleLimitInline(self.model, self.admin_site)
         context |= limits_context() | {"suggestions": suggestions()}
         context["is_locked"] = is_locked(rule)
-        context["may_copy"] = self.has_add_permission(request)
         if kwargs.get("add") and request.method == "GET":
             context |= {"is_filled": True} if request.GET.keys() & {"slug", "copy"} else {"presets": presets}
         may_change = self.has_change_permission(request, rule) if rule else True
@@ -229,15 +222,14 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
             context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
-        response = super().response_add(request, obj, *args, **kwargs)
-        _message_effect(request, obj)
-        return response
-
-    def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
-        response = super().response_change(request, obj)
-        _message_effect(request, obj)
-        return response
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save it, and say why the rule may match no request."""
+        super().save_related(request, form, formsets, change)
+        if not form.instance.limits.exists():
+            messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
+            return
+        for doubt in doubts(form.instance):
+            messages.warning(request, doubt)
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:
@@ -270,21 +262,3 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     def limits(self, rule: Any) -> Any:
         """Return its limits as a short text, or why it cannot be used."""
         return rule.in_words
-
-
-def _message_effect(request: HttpRequest, rule: Rule) -> None:
-    """Show what a saved rule does from now on, below Django's own message."""
-    if not rule.limits.exists():
-        messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
-        return
-    texts = {
-        Rule.Mode.OFF: _("Off: it applies to no request."),
-        Rule.Mode.SHADOW: _(
-            "In shadow: it counts which requests it would reject, and rejects none. "
-            "Choose the mode “enforce” when its numbers look right."
-        ),
-        Rule.Mode.ENFORCE: _("Enforced: requests beyond its limits are rejected."),
-    }
-    messages.info(request, texts[Rule.Mode(rule.mode)])
-    for doubt in doubts(rule):
-        messages.warning(request, doubt)

@@ -10,6 +10,7 @@ from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
+from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,6 +23,7 @@ from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
 from ..forecast import UnsavedForm
+from ..history import PUBLISH
 from ..identities import ChoiceListField, IdentitiesField
 from ..versioned import NotAColumn
 from .targets import path_suggestions
@@ -142,22 +144,27 @@ class Confirmation(NotAColumn, forms.BooleanField):
     """A checkbox."""
 
 
+def may_enforce(request: HttpRequest) -> bool:
+    """Return whether the user of this request may set the mode to "enforce"."""
+    return request.user.has_perm(PUBLISH)
+
+
 class EnforcingForm(forms.ModelForm):
     """Offers the mode "enforce" to users with the permission, and for a rule that is enforced already.
 
-    To enforce a rule for all callers, a box must be ticked; the page shows it if `needs_confirmation`. may_enforce:
-    whether the user has the permission; the admin sets it in each request.
+    To enforce a rule for all callers, a box must be ticked; the page shows it if `needs_confirmation`. request: that of
+    the page.
     """
 
     confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
 
-    may_enforce = True
+    request: HttpRequest
     needs_confirmation = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         enforce, mode = Rule.Mode.ENFORCE, self.fields.get("mode")
-        if not isinstance(mode, forms.ChoiceField) or self.may_enforce or self.instance.mode == enforce:
+        if not isinstance(mode, forms.ChoiceField) or may_enforce(self.request) or self.instance.mode == enforce:
             return
         mode.choices = [choice for choice in Rule.Mode.choices if choice[0] != enforce]
         mode.help_text = f"{mode.help_text} {_NEEDED}"

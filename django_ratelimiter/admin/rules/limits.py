@@ -11,7 +11,6 @@ from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import NON_FIELD_ERRORS
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, QueryDict
 from django.utils.formats import number_format
@@ -216,8 +215,8 @@ def live_preview(typed: QueryDict) -> str:
         return sentences(form.instance)
     if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):
         return _("Enter the numbers. This field then describes what the limit does.")
-    named = [f"{form[name].label}: {' '.join(map(str, form.errors[name]))}" for name in form.errors if name != NON_FIELD_ERRORS]
-    return " ".join([*map(str, form.non_field_errors()), *named])
+    named = {name: f"{form[name].label}: " if name in form.fields else "" for name in form.errors}
+    return " ".join(named[name] + " ".join(map(str, form.errors[name])) for name in named)
 
 
 def limits_context() -> dict[str, Any]:

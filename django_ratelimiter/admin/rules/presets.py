@@ -68,20 +68,6 @@ _PRESETS: Final = (
         "slug=report&path_kind=prefix&path=/reports/&partition_by=user&missing_partition=ip"
         "&limits-0-quota=2&limits-0-window_seconds=300&limits-0-algorithm=concurrency",
     ),
-    Preset(
-        gettext_lazy("Webhook inbox"),
-        gettext_lazy(
-            "Allows 10 deliveries per second from each address, with bursts of 50. Allows all of them if Redis fails."
-        ),
-        "slug=webhooks&path_kind=prefix&path=/webhooks/&methods=POST&partition_by=ip&failure_policy=open"
-        "&limits-0-quota=10&limits-0-window_seconds=1&limits-0-algorithm=token_bucket&limits-0-burst=50",
-    ),
-    Preset(
-        gettext_lazy("Outgoing calls"),
-        gettext_lazy("Spaces out your own calls to another service: 5 per second from all processes together."),
-        "slug=outgoing&scope=other-service"
-        "&limits-0-quota=5&limits-0-window_seconds=1&limits-0-algorithm=leaky_bucket&limits-0-burst=50",
-    ),
 )
 
 #: The hourly quota of a public API for the tier of lowest rank; each higher tier has ten times as much.

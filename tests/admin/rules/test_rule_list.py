@@ -217,7 +217,7 @@ def test_are_listed_in_words(admin_client: Client, rule: Rule) -> None:
     inline.register(inline.rule_of("code:shop.order", 100, 60, "user or ip"))
     inline.register(inline.rule_of("code:shop.closed", 0, 60, "<key>", mode="shadow"))
     response = admin_client.get(RULES)
-    assert response.context["rules_in_code"] == [
+    assert [tuple(rule.values()) for rule in response.context["rules_in_code"]] == [
         ("code:shop.closed", "shadow", "shadow", "<key>", "rejects every request"),
         ("code:shop.order", "enforce", "enforce", "user or ip", "everyone: 100 per minute, sliding window, exact"),
     ]
@@ -241,8 +241,8 @@ def test_a_throttle_counts_by_its_caller_and_not_by_its_scope(admin_client: Clie
         rate = "3/minute"
 
     Throttle().allow_request(Request(RequestFactory().get("/")), APIView())
-    [[slug, _mode, _word, counted_by, _limits]] = admin_client.get(RULES).context["rules_in_code"]
-    assert (slug, counted_by) == ("code:anon", "caller")
+    [listed] = admin_client.get(RULES).context["rules_in_code"]
+    assert (listed["slug"], listed["counted_by"]) == ("code:anon", "caller")
 
 
 def test_none_is_no_heading(operator: Callable[..., Client], rule: Rule) -> None:

@@ -24,7 +24,7 @@ VIEWS = reverse("admin:django_ratelimiter_rule_views")
 def ask(client: Client, **typed: str) -> str:
     response = client.get(VIEWS, {"path_kind": "any", **typed})
     assert response.status_code == 200
-    return str(response.json()["views"])
+    return str(response.json()["text"])
 
 
 @pytest.mark.parametrize(
