@@ -27,7 +27,7 @@ class Page(NamedTuple):
     """A page. Its view is called NAME_view, its template NAME.html, and its URL NAME, as in `Viewer.url`.
 
     may: the permission of this app that it needs, or a function of the admin and the request that checks it. own_name:
-    of its URL, where Django expects another, or the view makes several.
+    of its URL, where Django expects another.
     """
 
     route: str

@@ -39,13 +39,13 @@ class NotAColumn:
         return False
 
 
-class ReasonField(forms.CharField):
-    """A line of text that a version can store as its reason."""
+class ReasonField(NotAColumn, forms.CharField):
+    """A line of text that a version can store as its reason. autofocus: it is the only field of its page."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, autofocus: bool = True, **options: Any) -> None:
         options.setdefault("label", gettext_lazy("Reason"))
         length = RuleSetVersion._meta.get_field("reason").max_length
-        widget = forms.TextInput({"class": "vTextField", "autofocus": True})
+        widget = forms.TextInput({"class": "vTextField", "autofocus": autofocus})
         super().__init__(max_length=length, widget=widget, validators=[validate_line], **options)
 
 
@@ -57,8 +57,8 @@ SEEN: Final = "seen_digest"
 _NOT_EDITED: Final = ("generation",)
 
 
-class _Aside(NotAColumn, forms.CharField):
-    """A text that is not a column."""
+class _Digest(NotAColumn, forms.CharField):
+    """What the form was filled from."""
 
 
 class EditedForm(forms.ModelForm):
@@ -67,14 +67,13 @@ class EditedForm(forms.ModelForm):
     request: that of the page; if the row has been saved since, the form is not valid.
     """
 
-    change_reason = _Aside(
+    change_reason = ReasonField(
+        autofocus=False,
         label=gettext_lazy("Reason for this change"),
         required=False,
-        max_length=RuleSetVersion._meta.get_field("reason").max_length,
         help_text=gettext_lazy("Optional. The history shows it."),
-        widget=forms.TextInput({"class": "vTextField"}),
     )
-    seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)
+    seen_digest = _Digest(required=False, max_length=64, widget=forms.HiddenInput)
 
     request: HttpRequest
 
@@ -209,11 +208,13 @@ class VersionedAdmin(NulSafeAdmin):
             context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_addition(request, obj, _with_reason(request, message))
-
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_change(request, obj, _with_reason(request, message))
+    def construct_change_message(self, request: Any, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Return the message for the log: Django's list of fields, or with the reason in one text."""
+        message = super().construct_change_message(request, form, formsets, add)
+        if not (reason := _reason(request)):
+            return message
+        text = LogEntry(change_message=json.dumps(message, default=str)).get_change_message()
+        return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with saved_as_version(request, f"{self.opts.model_name} {obj} deleted"):
@@ -227,16 +228,6 @@ class VersionedAdmin(NulSafeAdmin):
 def _reason(request: HttpRequest) -> str:
     """Return the entered reason. If the form rejects it, nothing is saved, so it is never stored."""
     return request.POST.get(REASON, "").strip()
-
-
-def _with_reason(request: HttpRequest, message: Any) -> Any:
-    """Return the message for the log: Django's list of fields, or with the reason in one text."""
-    reason = _reason(request)
-    if not reason:
-        return message
-    logged = message if isinstance(message, str) else json.dumps(message, default=str)
-    text = LogEntry(change_message=logged).get_change_message()
-    return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
 
 
 def report_version(page: admin.ModelAdmin[Any], request: HttpRequest, version: Version, text: str, reason: str) -> None:

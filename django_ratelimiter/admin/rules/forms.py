@@ -26,7 +26,6 @@ from ..forecast import UnsavedForm
 from ..history import PUBLISH
 from ..identities import ChoiceListField, IdentitiesField
 from ..versioned import NotAColumn
-from .targets import path_suggestions
 
 #: The seconds of each unit, and its name. Without a unit, as programs send it, the number is in seconds.
 UNITS: Final = (
@@ -222,11 +221,6 @@ class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
             "view_name": AdminTextInputWidget({"list": "ratelimiter-views"}),
             "scope": AdminTextInputWidget({"list": "ratelimiter-scopes"}),
         }
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if "path" in self.fields:  # missing on a read-only page
-            self.fields["path"].widget.attrs["list"] = path_suggestions(self["path_kind"].value())
 
 
 class RuleLimitForm(KeepStoredChoicesForm):

@@ -75,11 +75,6 @@ def suggestions() -> dict[str, list[str]]:
     }
 
 
-def path_suggestions(path_kind: Any) -> str:
-    """Return the id of the list of suggestions for the path of a rule of this kind."""
-    return "ratelimiter-routes" if path_kind == Rule.PathKind.ROUTE else "ratelimiter-paths"
-
-
 def doubts(rule: Rule) -> list[str]:
     """Return sentences with reasons why this rule may match no request; empty = none are known."""
     sentences = [unknown_in_words(each) for each in unknown_names(rule)]

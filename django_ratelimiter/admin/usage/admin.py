@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import product
 from typing import Any, Final
 
 from django.contrib import admin
@@ -51,8 +49,10 @@ def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateRespon
     return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
 
-def data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
-    """Return one table of a report as a file."""
+def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
+    """Return one table of a report as a file; 404 if there is no such table or format."""
+    if table not in export.TABLES or kind not in _FORMATS:
+        raise Http404
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
@@ -100,10 +100,7 @@ class UsageBucketAdmin(PagesAdmin):
         Page("", usage_view, _MAY, "usagebucket_changelist"),
         Page("rule/", usage_rule_view, _MAY),
         Page("top-callers/", usage_top_callers_view, _MAY),
-        *(
-            Page(f"{table}.{kind}", partial(data_view, table=table, kind=kind), _MAY, f"usage_{table}_{kind}")
-            for table, kind in product(export.TABLES, _FORMATS)
-        ),
+        Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
     )
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:

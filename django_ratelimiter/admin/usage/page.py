@@ -203,10 +203,10 @@ def _change(requests: int, before: int) -> str:
 
 
 def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, f"usage_{table}_{kind}", **changes)) for kind in ("csv", "json")]
+    return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
 
 
-def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
+def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
     for name in set(query) - set(LINK_PARAMETERS):
@@ -218,4 +218,4 @@ def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> s
     if not page:
         return f"?{query.urlencode()}"
     current = getattr(request, "current_app", None)
-    return reverse(f"admin:django_ratelimiter_{page}", current_app=current) + f"?{query.urlencode()}"
+    return reverse(f"admin:django_ratelimiter_{page}", args=args, current_app=current) + f"?{query.urlencode()}"
