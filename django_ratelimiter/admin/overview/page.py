@@ -8,10 +8,10 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from django.db import router
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
@@ -23,13 +23,13 @@ from ...rules.stored.history.back import BROUGHT_BACK
 from ...rules.stored.history.log import RECENT
 from ...rules.stored.storage import primary
 from ...usage.collector.lag import Lag
-from ...usage.reports.chart import Bar, bars
+from ...usage.reports.chart import bars
 from ...usage.reports.coverage import HOUR, Period
 from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last
 from ...usage.times import Granularity, aware, stored
 from ..viewer import Viewer
 from . import state
-from .state import RESET, RESUMED, STOPPED, Health, Item, Status
+from .state import RESET, RESUMED, STOPPED, Item, Status
 
 MINUTES: Final = 60
 MAX_RULES: Final = 8
@@ -58,7 +58,7 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     }
     if not viewer.sees_engine:
         return context
-    context["health"] = _health(health, viewer)
+    context |= {"health": health, "server": state.engine_in_words(), "sees_rules": viewer.sees_rules}
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
@@ -101,18 +101,6 @@ def _way_back(viewer: Viewer) -> dict[str, Any]:
     return {"changed": changed, "before": before, "back_url": viewer.version_url("history_bring_back", before)}
 
 
-def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
-    server = state.engine_in_words()
-    milliseconds = health.milliseconds
-    return {
-        "is_memory": not server,
-        "server": server if viewer.sees_rules else "",
-        "round_trip": None if milliseconds is None else _("%s ms") % number_format(round(milliseconds, 1), 1),
-        "problem": health.problem if viewer.sees_rules else "",
-        "open_breakers": health.open_breakers,
-    }
-
-
 def _collected(fresh: Freshness, waiting: Lag | None) -> str:
     """Return when counts were last added, and that none wait if that was long ago; empty = never."""
     if fresh.collected_at is None:
@@ -121,49 +109,32 @@ def _collected(fresh: Freshness, waiting: Lag | None) -> str:
     return _("%(when)s; nothing is waiting") % {"when": when} if waiting and not waiting.batches else when
 
 
-class RejectingRule(NamedTuple):
-    """What one rule decided in the hour. by_minute: requests that it rejected, or would have, in each minute."""
-
-    slug: str
-    figures: Figures
-    by_minute: list[int]
-
-
 class LastHour(NamedTuple):
     """The hour before the start of the current minute.
 
-    by_minute, figures: of all rules, each request once. rules: those with most rejected requests.
+    by_minute: rejected requests. figures: of all rules, each request once. rules: the slugs of those with most rejected
+    requests, with their figures.
     """
 
     period: Period
     by_minute: list[int]
     figures: Figures
-    rules: list[RejectingRule]
+    rules: list[tuple[str, Figures]]
 
 
 def read_last_hour() -> LastHour:
-    """Read the minutes of the last hour. Three queries."""
+    """Read the minutes of the last hour. Two queries."""
     period = last(HOUR)
     within = Q(granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end))
     together, by_minute = Figures(), [0] * MINUTES
     for start, figures in by_start(within).items():
         together += figures
         by_minute[_minute(start, period)] += figures.rejected
-    return LastHour(period, by_minute, together, _rules(UsageBucket.objects.order_by().filter(within), period))
-
-
-def _rules(rows: QuerySet[UsageBucket], period: Period) -> list[RejectingRule]:
-    """Return the rules with most rejected requests. Two queries."""
-    rejecting = rows.filter(Q(rejected__gt=0) | Q(shadow_rejected__gt=0)).values_list("rule_slug")
-    ranked = rejecting.annotate(sum_rejected=Sum("rejected"), sum_shadow=Sum("shadow_rejected"))
-    slugs = [slug for slug, *_ in ranked.order_by("-sum_rejected", "-sum_shadow", "rule_slug")[:MAX_RULES]]
-    found = {slug: RejectingRule(slug, Figures(), [0] * MINUTES) for slug in slugs}
-    per_minute = rows.filter(rule_slug__in=slugs).values_list("rule_slug", "start")
-    for slug, start, *sums in per_minute.annotate(**SUMS):
-        rule, figures = found[slug], Figures(*sums)
-        rule.by_minute[_minute(start, period)] += figures.rejected + figures.shadow_rejected
-        found[slug] = rule._replace(figures=rule.figures + figures)
-    return list(found.values())
+    rows: QuerySet[Any, Any] = UsageBucket.objects.order_by().filter(within)
+    sums = rows.values_list("rule_slug").annotate(**SUMS)
+    rejecting = sums.filter(Q(sum_rejected__gt=0) | Q(sum_shadow_rejected__gt=0))
+    ranked = rejecting.order_by("-sum_rejected", "-sum_shadow_rejected", "rule_slug")[:MAX_RULES]
+    return LastHour(period, by_minute, together, [(slug, Figures(*figures)) for slug, *figures in ranked])
 
 
 def _minute(start: datetime, period: Period) -> int:
@@ -174,30 +145,24 @@ def _minute(start: datetime, period: Period) -> int:
 def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
     starts = [hour.period.start + (hour.period.end - hour.period.start) * place / 60 for place in range(60)]
     times = [date_format(timezone.localtime(start), "H:i") for start in starts]
+    labels = [f"{time}: {units(value)}" for time, value in zip(times, hour.by_minute, strict=True)]
     return {
         "hour_from": times[0],
         "hour_until": date_format(timezone.localtime(hour.period.end), "H:i T"),
-        "hour_bars": _bars(times, hour.by_minute),
+        "hour_bars": bars([{"rejected": value} for value in hour.by_minute], labels),
         "hour_most": units(max(hour.by_minute)),
         "figures": hour.figures,
         "rules": [
             {
-                "name": viewer.rule(rule.slug),
-                "url": viewer.rule_url(rule.slug),
-                "report_url": viewer.report_url(rule.slug),
-                "figures": rule.figures,
-                "bars": _bars(times, rule.by_minute),
-                "in_words": _("At most %s in a minute") % units(max(rule.by_minute)),
+                "name": viewer.rule(slug),
+                "url": viewer.rule_url(slug),
+                "report_url": viewer.report_url(slug),
+                "figures": figures,
             }
-            for rule in hour.rules
+            for slug, figures in hour.rules
         ],
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
-
-
-def _bars(times: list[str], values: list[int]) -> list[Bar]:
-    labels = [f"{time}: {units(value)}" for time, value in zip(times, values, strict=True)]
-    return bars([{"rejected": value} for value in values], labels)
 
 
 def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
