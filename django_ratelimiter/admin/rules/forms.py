@@ -148,17 +148,46 @@ def may_enforce(request: HttpRequest) -> bool:
     return request.user.has_perm(PUBLISH)
 
 
-class EnforcingForm(forms.ModelForm):
-    """Offers the mode "enforce" to users with the permission, and for a rule that is enforced already.
+def show_question(adminform: AdminForm, title: Any = _TITLE, warning: Any = _WARNING) -> None:
+    """Add the checkbox at the top of the form's page, if it is required."""
+    if getattr(adminform.form, "needs_confirmation", False):
+        affected: Any = {"fields": (CONFIRM,), "description": warning}
+        adminform.fieldsets = [(title, affected), *adminform.fieldsets]
 
-    To enforce a rule for all callers, a box must be ticked; the page shows it if `needs_confirmation`. request: that of
-    the page.
+
+def _is_enforced_for_everybody(rule: Rule) -> bool:
+    return rule.mode == Rule.Mode.ENFORCE and rule.is_for_everybody
+
+
+class RuleForm(UnsavedForm, KeepStoredChoicesForm):
+    """A rule with checkboxes for lists, and suggestions for names of views.
+
+    It offers the mode "enforce" to users with the permission, and for a rule that is enforced already. To enforce it
+    for all callers, a box must be ticked; the page shows it if `needs_confirmation`.
     """
 
+    methods = ChoiceListField(
+        label=gettext_lazy("Methods"),
+        choices=[(method, method) for method in METHODS],
+        required=False,
+        help_text=Rule._meta.get_field("methods").help_text,
+    )
+    partition_by = IdentitiesField(
+        label=gettext_lazy("Counted by"),
+        required=False,
+        help_text=Rule._meta.get_field("partition_by").help_text,
+    )
     confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
-
-    request: HttpRequest
     needs_confirmation = False
+
+    class Meta:
+        model = Rule
+        fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
+        widgets = {  # noqa: RUF012
+            "description": AdminTextareaWidget(attrs={"rows": 2}),
+            "view_name": AdminTextInputWidget({"list": "ratelimiter-views"}),
+            "scope": AdminTextInputWidget({"list": "ratelimiter-scopes"}),
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -185,42 +214,6 @@ class EnforcingForm(forms.ModelForm):
             )
             self.add_error(CONFIRM, ValidationError(text, code="unconfirmed"))
         return data
-
-
-def show_question(adminform: AdminForm, title: Any = _TITLE, warning: Any = _WARNING) -> None:
-    """Add the checkbox at the top of the form's page, if it is required."""
-    if getattr(adminform.form, "needs_confirmation", False):
-        affected: Any = {"fields": (CONFIRM,), "description": warning}
-        adminform.fieldsets = [(title, affected), *adminform.fieldsets]
-
-
-def _is_enforced_for_everybody(rule: Rule) -> bool:
-    return rule.mode == Rule.Mode.ENFORCE and rule.is_for_everybody
-
-
-class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
-    """A rule with checkboxes for lists, and suggestions for names of views."""
-
-    methods = ChoiceListField(
-        label=gettext_lazy("Methods"),
-        choices=[(method, method) for method in METHODS],
-        required=False,
-        help_text=Rule._meta.get_field("methods").help_text,
-    )
-    partition_by = IdentitiesField(
-        label=gettext_lazy("Counted by"),
-        required=False,
-        help_text=Rule._meta.get_field("partition_by").help_text,
-    )
-
-    class Meta:
-        model = Rule
-        fields = "__all__"  # noqa: DJ007  an operator edits the whole rule
-        widgets = {  # noqa: RUF012
-            "description": AdminTextareaWidget(attrs={"rows": 2}),
-            "view_name": AdminTextInputWidget({"list": "ratelimiter-views"}),
-            "scope": AdminTextInputWidget({"list": "ratelimiter-scopes"}),
-        }
 
 
 class RuleLimitForm(KeepStoredChoicesForm):

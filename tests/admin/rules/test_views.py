@@ -95,7 +95,7 @@ def test_fields_are_completed_by_what_the_project_has(admin_client: Client) -> N
     assert "<option>api/items/<int:pk>/</option>" in lists["routes"]
     assert "<option>/api/items/</option>" in lists["paths"]
     assert lists["scopes"] == "<option>export</option>"
-    for field, name in (("view_name", "views"), ("scope", "scopes"), ("path", "paths")):
+    for field, name in (("view_name", "views"), ("scope", "scopes")):
         tag = re.search(rf'<input[^>]*name="{field}"[^>]*>', page)
         assert tag
         assert f'list="ratelimiter-{name}"' in tag[0]
