@@ -78,9 +78,8 @@ def found_lately() -> set[str]:
 
     Without Redis, those that this process has found. Raises EngineUnavailable.
     """
-    engine: Any = get_engine()
-    exact = getattr(engine, "engine", engine)
-    ours, texts = _noted_as(""), exact.proxies() if hasattr(exact, "proxies") else noted
+    engine: Any = getattr(found := get_engine(), "engine", found)
+    ours, texts = _noted_as(""), engine.proxies() if hasattr(engine, "proxies") else noted
     return {text.removeprefix(ours) for text in texts if text.startswith(ours)}
 
 
