@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import router
 from django.db.models import Q, QuerySet
@@ -24,14 +24,13 @@ from ...rules.stored.history.log import RECENT
 from ...rules.stored.storage import primary
 from ...usage.collector.lag import Lag
 from ...usage.reports.chart import bars
-from ...usage.reports.coverage import HOUR, Period
+from ...usage.reports.coverage import HOUR
 from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last
 from ...usage.times import Granularity, aware, stored
 from ..viewer import Viewer
 from . import state
 from .state import RESET, RESUMED, STOPPED, Item, Status
 
-MINUTES: Final = 60
 MAX_RULES: Final = 8
 
 
@@ -62,16 +61,12 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
-        fresh, hour = freshness(), read_last_hour()
+        fresh, hour = freshness(), _last_hour(viewer)
         is_known = fresh.collected_at is not None or fresh.latest is not None  # else all figures would be 0
         answers = health.milliseconds is not None
         waiting = state.read_waiting(fresh) if answers else None
-        items += state.usage_items(hour.figures, waiting, viewer, is_known=is_known, engine_answers=answers)
-        context |= {
-            "collected": _collected(fresh, waiting),
-            "hour_is_known": is_known,
-            **_hour(hour, viewer),
-        }
+        items += state.usage_items(hour["figures"], waiting, viewer, is_known=is_known, engine_answers=answers)
+        context |= {"collected": _collected(fresh, waiting), "hour_is_known": is_known, **hour}
     if viewer.sees_rules:
         items += state.rule_items(viewer)
     return {**context, "items": items, "symptoms_url": SYMPTOMS}
@@ -109,57 +104,36 @@ def _collected(fresh: Freshness, waiting: Lag | None) -> str:
     return _("%(when)s; nothing is waiting") % {"when": when} if waiting and not waiting.batches else when
 
 
-class LastHour(NamedTuple):
-    """The hour before the start of the current minute.
+def _last_hour(viewer: Viewer) -> dict[str, Any]:
+    """Return the context of the hour before the running minute: by minute, and of the rules that rejected most.
 
-    by_minute: rejected requests. figures: of all rules, each request once. rules: the slugs of those with most rejected
-    requests, with their figures.
+    figures: of all rules, each request once. Two queries.
     """
-
-    period: Period
-    by_minute: list[int]
-    figures: Figures
-    rules: list[tuple[str, Figures]]
-
-
-def read_last_hour() -> LastHour:
-    """Read the minutes of the last hour. Two queries."""
     period = last(HOUR)
     within = Q(granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end))
-    together, by_minute = Figures(), [0] * MINUTES
-    for start, figures in by_start(within).items():
-        together += figures
-        by_minute[_minute(start, period)] += figures.rejected
+    found = {aware(start): figures for start, figures in by_start(within).items()}
+    minutes = [period.start + timedelta(minutes=place) for place in range(60)]
+    rejected = [found.get(minute, Figures()).rejected for minute in minutes]
+    times = [date_format(timezone.localtime(minute), "H:i") for minute in minutes]
+    labels = [f"{time}: {units(value)}" for time, value in zip(times, rejected, strict=True)]
     rows: QuerySet[Any, Any] = UsageBucket.objects.order_by().filter(within)
     sums = rows.values_list("rule_slug").annotate(**SUMS)
     rejecting = sums.filter(Q(sum_rejected__gt=0) | Q(sum_shadow_rejected__gt=0))
     ranked = rejecting.order_by("-sum_rejected", "-sum_shadow_rejected", "rule_slug")[:MAX_RULES]
-    return LastHour(period, by_minute, together, [(slug, Figures(*figures)) for slug, *figures in ranked])
-
-
-def _minute(start: datetime, period: Period) -> int:
-    """Return the index of this minute in the period."""
-    return min(max((aware(start) - period.start) // timedelta(minutes=1), 0), MINUTES - 1)
-
-
-def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
-    starts = [hour.period.start + (hour.period.end - hour.period.start) * place / 60 for place in range(60)]
-    times = [date_format(timezone.localtime(start), "H:i") for start in starts]
-    labels = [f"{time}: {units(value)}" for time, value in zip(times, hour.by_minute, strict=True)]
     return {
         "hour_from": times[0],
-        "hour_until": date_format(timezone.localtime(hour.period.end), "H:i T"),
-        "hour_bars": bars([{"rejected": value} for value in hour.by_minute], labels),
-        "hour_most": units(max(hour.by_minute)),
-        "figures": hour.figures,
+        "hour_until": date_format(timezone.localtime(period.end), "H:i T"),
+        "hour_bars": bars([{"rejected": value} for value in rejected], labels),
+        "hour_most": units(max(rejected)),
+        "figures": sum(found.values(), Figures()),
         "rules": [
             {
                 "name": viewer.rule(slug),
                 "url": viewer.rule_url(slug),
                 "report_url": viewer.report_url(slug),
-                "figures": figures,
+                "figures": Figures(*figures),
             }
-            for slug, figures in hour.rules
+            for slug, *figures in ranked
         ],
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
