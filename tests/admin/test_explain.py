@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
+from django_ratelimiter.models import Tier, TierAssignment
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -78,32 +77,6 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
         shown = page(client, path="/hello/", identities=f"header:X-Org={org}", **kept)
         assert shown.context["explanation"].logged.found is bool(marked)
         assert _marked(shown) == marked
-
-
-@pytest.mark.parametrize(
-    ("codenames", "status"),
-    [((), 403), (("view_usage_report",), 403), (("view_rule",), 200), (("change_rule",), 200), (ALL, 200)],
-)
-def test_it_needs_the_view_of_rules(operator: Callable[..., Client], codenames: tuple[str, ...], status: int) -> None:
-    client = operator(*codenames)
-    assert client.get(reverse("admin:django_ratelimiter_explain")).status_code == status
-    assert page(client, path="/hello/").status_code == status
-
-
-def test_counters_tiers_and_entries_need_a_permission_each(
-    operator: Callable[..., Client], make_rule: MakeRule, people: None
-) -> None:
-    pro = Tier.objects.create(slug="pro", name="Gold", rank=1)
-    TierAssignment.objects.create(tier=pro, user=User.objects.get(username="ann"))
-    make_rule("all", tier=pro)
-    make_rule("other", partition_by=["user"])
-    client = operator("view_rule")
-    text = page(client, path="/hello/", user="ann").content.decode()
-    assert "Gold" not in text
-    assert "used" not in text
-    assert "user" not in page(client, path="/hello/", user="nobody").context["form"].errors  # asks after nobody
-    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.7", reason="scraper")
-    assert "scraper" not in page(client, path="/hello/").content.decode()
 
 
 @pytest.mark.parametrize(

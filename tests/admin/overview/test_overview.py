@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -147,15 +146,6 @@ def test_without_redis_it_says_degraded(admin_client: Client, saved: Rule) -> No
     assert "degraded Since" not in text_of(admin_client.get(OVERVIEW))
 
 
-def test_a_silent_redis_holds_it_up_no_longer_than_the_deadline(admin_client: Client, saved: Rule) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        ratelimit = {**settings.CACHES["ratelimit"], "LOCATION": address, "OPTIONS": {}}
-        limiter = {**settings.RATELIMITER, "DEADLINE_MS": 20}
-        with override_settings(CACHES={**settings.CACHES, "ratelimit": ratelimit}, RATELIMITER=limiter):
-            assert "Enforcement degraded" in text_of(admin_client.get(OVERVIEW))
-
-
 @pytest.mark.parametrize(
     ("alias", "says"), [("default", "is not a Redis cache"), ("wrong", "CACHES['wrong']['LOCATION'] cannot be read")]
 )
@@ -224,17 +214,6 @@ def test_an_outage_of_this_process_is_told_for_five_minutes(
     for seconds, is_told in ((60, True), (400, False)):
         monkeypatch.setattr(breaker, "changed_at", time() - seconds)
         assert (told in text_of(admin_client.get(OVERVIEW))) is is_told
-
-
-def test_to_ask_for_the_version_changes_nothing(redis_client: redis.Redis) -> None:
-    engine = get_engine()
-    assert health.version_in_force(engine) is None
-    assert redis_client.keys("*version*") == []
-    engine.publish(Version(7, 3))
-    before = {key: redis_client.get(key) for key in redis_client.keys("*")}
-    assert b"3:7" in before.values()
-    assert health.version_in_force(engine) == Version(7, 3)
-    assert {key: redis_client.get(key) for key in redis_client.keys("*")} == before
 
 
 def test_asks_redis_three_times(admin_client: Client, saved: Rule, redis_client: redis.Redis) -> None:
