@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
 
@@ -52,18 +51,6 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> list[Version]:
 
     monkeypatch.setattr(engine, "publish", failing)
     return failures
-
-
-def test_every_save_and_delete_is_a_version_in_force() -> None:
-    rule = make_rule()
-    first = storage.committed_version()
-    assert held() == first
-    assert quota_in_force() == 5
-    rule.limits.get().delete()
-    assert storage.committed_version().number == first.number + 1
-    assert held() == storage.committed_version()
-    rule.delete()
-    assert quota_in_force() is None
 
 
 class TestNothingChanged:
@@ -152,15 +139,6 @@ def test_an_edit_that_fails_leaves_no_version() -> None:
     assert storage.committed_version() == before
     assert RuleSetState.objects.filter(number__gt=before.number).count() == 0
     assert quota_in_force() is None
-
-
-def test_a_flushed_engine_is_told_the_version_again() -> None:
-    make_rule()
-    assert quota_in_force() == 5
-    get_engine()._client.flushdb()  # type: ignore[attr-defined]
-    assert held() is None
-    assert quota_in_force() == 5
-    assert held() == storage.committed_version()
 
 
 @pytest.mark.parametrize("garbage", ["x", "", "1:2:3", f"{'9' * 30}:1", f"1:{'9' * 30}", "-1:-1", ["a"]])
@@ -311,53 +289,6 @@ def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytes
         now[0] += later
         cache.current_rules()
     assert asked == [1_000.0, 1_001.1]
-
-
-def test_rows_that_cannot_be_compiled_leave_the_last_version_that_could_be(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_given: Any) -> None:
-        raise TypeError("broken on purpose")
-
-    rule = make_rule(quota=5)
-    good = storage.committed_version()
-    monkeypatch.setattr(storage, "snapshot_of_rows", broken)
-    with transaction.atomic():
-        rule.limits.get().delete()
-    caplog.clear()
-    rules = storage.load()
-    assert (rules.version, rules.rules[0].limits[None][0].limit.quota) == (good, 5)
-    assert caplog.messages == ["The rules cannot be compiled; the last version that could be compiled is used."]
-    assert "broken on purpose" in caplog.text
-
-
-def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_rule()
-    seen = cache.current_rules()
-    RuleLimit.objects.update(quota=7)
-    loads, load = [], storage.load
-    monkeypatch.setattr(versions, "publish", lambda version: True)
-    with cache.editing():
-        pass
-    stale = StaleRules(storage.committed_version().number, storage.committed_version().epoch)
-    cache._state.outdated = False
-
-    def counted() -> Any:
-        loads.append(1)
-        return load()
-
-    monkeypatch.setattr(storage, "load", counted)
-
-    def reload() -> None:
-        cache.reload(stale, seen)
-        connection.close()
-
-    threads = [threading.Thread(target=reload) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loads) == 1
 
 
 @pytest.mark.django_db(transaction=False)
