@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.conf import problems
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Alias
 from django_ratelimiter.engine.partition_stats import HOUR_US, MINUTE_US, is_sampled
@@ -82,21 +81,6 @@ def test_digests_never_end_with_what_was_changed() -> None:
     for changed in (alias.tail[:-2], "A" * len(alias.tail), "é", ".", "A"):
         assert names([Alias.of(alias, changed)]) == []
     assert alias_of(whole(alias)).tail == alias.tail
-
-
-SECRETS = [["session"], ["cookie:cart"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
-
-
-@pytest.mark.parametrize("value", ["user", [1], None, ["no identity"], {"user": 1}, *SECRETS])
-def test_check_names_a_wrong_entry(value: object) -> None:
-    with override_settings(RATELIMITER={"REVEAL": value}):
-        assert [problem.entry for problem in problems()] == ["REVEAL"]
-
-
-@pytest.mark.parametrize("value", [[], ["user", "ip/64"], ("header:X-Org", "tenant")])
-def test_check_accepts_a_right_entry(value: object) -> None:
-    with override_settings(RATELIMITER={"REVEAL": value}):
-        assert problems() == []
 
 
 @pytest.fixture(params=["redis", "memory"])
