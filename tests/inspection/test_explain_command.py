@@ -45,7 +45,13 @@ def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--identity", "x"), ("--curl", "wget x")],
+    [
+        ("GET",),
+        ("GET", "/hello/", "--user", "nobody"),
+        ("GET", "http://[broken"),
+        ("GET", "/", "--identity", "x"),
+        ("--curl", "wget x"),
+    ],
 )
 def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
