@@ -340,17 +340,6 @@ class TestRulesThatCannotBeEnforced:
         assert (Rule.objects.get().mode, Rule.objects.get().path) == ("off", "/absolute/")
 
 
-def test_limits_keep_their_order_which_clients_see() -> None:
-    rule = make()
-    for window in (10, 20):
-        RuleLimit.objects.create(rule=rule, algorithm="fixed_window", quota=5, window_seconds=window)
-    version, then = stored(), in_force()
-    with cache.editing():
-        RuleLimit.objects.filter(window_seconds=10).delete()
-    back_to(version)
-    assert in_force() == then
-
-
 @pytest.mark.django_db(transaction=True)
 class TestRequests:
     """The same with real requests, and counters in Redis."""

@@ -223,15 +223,6 @@ def test_the_setting_needs_neither_redis_nor_database(
         assert ask() == NOTHING_TO_DECIDE
 
 
-def test_repeated_in_one_transaction_it_tells_redis_of_nothing_uncommitted() -> None:
-    held = storage.committed_version()
-    with transaction.atomic():
-        cache.switch_enforcement(False)
-        cache.switch_enforcement(False)
-        transaction.set_rollback(True)
-    get_engine().check([], version=held)  # not stale
-
-
 class TestCommand:
     def test_says_what_was_done(self) -> None:
         assert [manage(word) for word in ("off", "off", "on", "on")] == [
@@ -240,12 +231,6 @@ class TestCommand:
             ("Rules are enforced again.\n", ""),
             ("Rules are enforced already.\n", ""),
         ]
-
-    def test_says_that_redis_could_not_be_told(self, away: None) -> None:
-        for says in ("off", "on"):
-            with pytest.raises(CommandError, match="Redis could not be reached"):
-                manage(says)
-            assert cache.enforcement_enabled() is (says == "on")
 
     def test_repeated_it_tells_redis_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:

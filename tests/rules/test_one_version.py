@@ -190,9 +190,6 @@ class TestKilledAfterTheCommit:
         assert held() == before
         return before
 
-    def test_who_knows_the_rules_goes_on_by_them(self) -> None:
-        assert quota_in_force() == 5
-
     def test_a_process_that_begins_reads_the_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cache, "_state", cache._State())
         assert quota_in_force("second") == 7
@@ -288,6 +285,7 @@ class TestRowsThatCannotBeCompiled:
         assert held() == before
         assert quota_in_force() == 5
         assert {record.levelno for record in caplog.records} == {logging.ERROR}
+        assert storage.load().version == before, "in a process that begins"
 
 
 def test_a_snapshot_that_cannot_be_stored_is_read_from_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,10 +67,6 @@ class TestRules:
             assert client.get("/plain/").status_code == 200
         assert "RateLimit" not in _unlimited(client)
 
-    @override_rules(TWICE)
-    def test_around_a_function(self) -> None:
-        assert_limited(Client(), "/plain/", after=2, by="twice")
-
     def test_is_the_same_each_time(self, client: Client) -> None:
         @override_rules(TWICE, kwarg_name="rules")
         def test(rules: RulesInForce) -> None:

@@ -283,6 +283,17 @@ class TestForm:
         assert (entry.action, entry.kind, entry.value, entry.reason) == ("allow", "ip", "192.0.2.7", "sorry")
 
 
+def test_lists_those_in_force_and_those_that_are_over(admin_client: Client) -> None:
+    now = timezone.now()
+    AccessEntry.objects.create(kind="ip", value="192.0.2.1")
+    AccessEntry.objects.create(kind="ip", value="192.0.2.2", expires_at=now + timedelta(days=1))
+    AccessEntry.objects.create(kind="ip", value="192.0.2.3", expires_at=now - timedelta(days=1))
+    for when, values in {"now": {"192.0.2.1", "192.0.2.2"}, "over": {"192.0.2.3"}}.items():
+        found = admin_client.get(f"{ENTRIES}?when={when}").context["cl"].result_list
+        assert {entry.value for entry in found} == values
+    assert "over since" in shown(admin_client.get(ENTRIES))
+
+
 @pytest.mark.parametrize(
     ("permissions", "sees"),
     [([], False), (["reveal_caller"], True), (["change_accessentry"], True), (["delete_accessentry"], True)],

@@ -218,11 +218,6 @@ class TestWhoMayEnforce:
         assert client.post(page_of(draft), rule_form(slug="draft", name="New", mode=mode)).status_code == 302
         assert list(Rule.objects.values_list("name", "mode")) == [("New", mode)]
 
-    def test_the_permission_alone_changes_nothing(self, operator: Callable[..., Client], draft: Rule) -> None:
-        client = operator("view_rule", "publish_rule")
-        assert client.post(page_of(draft), rule_form(slug="draft")).status_code == 403
-        assert Rule.objects.get().mode == "shadow"
-
 
 class TestWhoMayUseTheAction:
     @pytest.mark.parametrize(
