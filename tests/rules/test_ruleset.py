@@ -204,7 +204,9 @@ def test_a_limit_has_what_entry_points_need_beside_it() -> None:
 
 def test_a_snapshot_of_the_first_version_still_loads() -> None:
     entry = {"tier": None, "algorithm": "fixed_window", "quota": 1, "window_seconds": "60.000000", "unlimited": False}
-    rule = RuleSet.from_snapshot(snapshot(rule_data(limits=[entry | {"burst": None, "soft_quota": None}]))).rules[0]
+    rules = RuleSet.from_snapshot(snapshot(rule_data(limits=[entry | {"burst": None, "soft_quota": None}])))
+    [rule] = rules.rules
+    assert rules.enforced
     assert rule.limits_for(None) == (LimitRecord(Limit(1, 60, "fixed_window"), max_delay=0.0, generation=0),)
     assert not rule.count_refusals
     assert rule.charge_when == "any"

@@ -32,9 +32,11 @@ class TestNewRule:
         """Name, quota and window, and nothing else: what a browser sends then."""
         sent = BrowserForm(admin_client.get(ADD_RULE).content.decode()).sent
         typed = {"name": "Try", "slug": "try", "limits-0-quota": "3", "limits-0-window_seconds": "60"}
+        typed |= {"change_reason": "A new customer."}
         response = admin_client.post(ADD_RULE, sent | typed, follow=True)
         assert Rule.objects.get().mode == "shadow"
-        assert RuleSetVersion.objects.get(number=number()).snapshot["rules"][0]["mode"] == "shadow"
+        version = RuleSetVersion.objects.get(number=number())
+        assert (version.snapshot["rules"][0]["mode"], version.reason) == ("shadow", "A new customer.")
         assert "In shadow: it counts which requests it would reject, and rejects none." in shown(response)
         statuses = [admin_client.get("/hello/").status_code for _ in range(5)]
         assert statuses == [200] * 5

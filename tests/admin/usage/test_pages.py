@@ -95,13 +95,16 @@ class TestThePeriodBefore:
         count(60 * HOUR, allowed=1)
         count(30 * HOUR, allowed=40)
         count(30 * HOUR, tier="gone", allowed=10)
+        count(30 * HOUR, tier="less", allowed=8)
         count(3 * HOUR, allowed=50)
         count(3 * HOUR, tier="new", allowed=25)
+        count(3 * HOUR, tier="less", allowed=2)
         rows = {row[1]: row[2:4] for row in lines(staff.get(REPORT))}
         assert rows["free"] == ["50", "+25 %"]
         assert rows["new"] == ["25", "new"]
-        assert lines(staff.get(REPORT))[-1][1:3] == ["75", "+50 %"]
-        assert "+50 % compared with the period before" in text_of(staff.get(REPORT))
+        assert rows["less"] == ["2", "\u221275 %"]
+        assert lines(staff.get(REPORT))[-1][1:3] == ["77", "+33 %"]
+        assert "+33 % compared with the period before" in text_of(staff.get(REPORT))
 
     def test_not_where_counting_began_later(self, staff: Client) -> None:
         count(30 * HOUR, allowed=40)
