@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
-from django.test import Client
+from django.test import Client, RequestFactory
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Limit, MemoryEngine
@@ -133,6 +133,17 @@ def ann() -> User:
 def free() -> Tier:
     with cache.editing():
         return Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_rules_without_months_have_one_template_for_all(ann: User, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "TIER_RESOLVER": f"{__name__}.plan_of"}
+    make_rule("minutes", partition_by=["user"])
+    for user in (ann, User.objects.create(username="bob")):
+        request = RequestFactory().get("/")
+        request.user = user
+        limiter.check(request)
+    assert len(cache.current_rules().kept) == 1
 
 
 @pytest.mark.django_db(transaction=True)
