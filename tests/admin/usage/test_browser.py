@@ -1,4 +1,4 @@
-"""The reports in a browser, as a person opens them: every link, wide and narrow, light and dark, by keyboard."""
+"""The reports in a browser, as a person opens them: wide and narrow, every link that leads there."""
 
 from __future__ import annotations
 
