@@ -130,7 +130,7 @@ def test_export_that_is_cut_off_is_refused(style: str) -> None:
     whole = text_of_database(style)
     assert plan_file(file_of(whole, f"limits.{style}")).is_empty
     end = len(whole.rstrip())
-    for length in {*range(0, end, 9), *range(end - 40, end)}:
+    for length in {*range(0, end, 29), *range(end - 40, end)}:
         with pytest.raises(WrongFile):
             file_of(whole[:length], f"limits.{style}")
 
