@@ -44,14 +44,6 @@ def test_no_ratelimiter_at_all_is_right() -> None:
     settings.forget()
 
 
-def test_an_override_is_obeyed_and_undone() -> None:
-    original = settings.NAMESPACE
-    assert original != "other"
-    with ratelimiter(NAMESPACE="other"):
-        assert settings.NAMESPACE == "other"
-    assert original == settings.NAMESPACE
-
-
 def test_a_second_access_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with ratelimiter(NAMESPACE="once"):
         assert settings.NAMESPACE == "once"

@@ -149,21 +149,15 @@ def test_the_version_is_that_of_the_last_decision(monkeypatch: pytest.MonkeyPatc
         assert REGISTRY.get_sample_value("ratelimiter_rules_version") == number
 
 
-@pytest.fixture
-def open_breakers_told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float | None]:
-    """What the metric says, of breakers that are made from now on."""
+def test_open_breakers_are_counted_while_they_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resilience, "_breakers", WeakValueDictionary())
-    return lambda: REGISTRY.get_sample_value("ratelimiter_breakers_open")
-
-
-def test_open_breakers_are_counted_while_they_are_there(open_breakers_told: Callable[[], float | None]) -> None:
     one, other = CircuitBreaker(), CircuitBreaker()
     for breaker in (one, other):
         for _ in range(MAX_FAILURES):
             breaker.fail(OSError("gone"))
-    assert open_breakers_told() == 2
+    assert REGISTRY.get_sample_value("ratelimiter_breakers_open") == 2
     one.close()
-    assert open_breakers_told() == 1
+    assert REGISTRY.get_sample_value("ratelimiter_breakers_open") == 1
     del breaker, other
     assert open_breakers() == 0
 
