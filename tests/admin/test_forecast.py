@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, RuleSetVersion, UsageSample
+from django_ratelimiter.models import Rule, RuleSetVersion, Tier, UsageSample
 from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.usage.times import Granularity, floor, now
 from tests.admin.usage.test_pages import count
@@ -151,6 +151,22 @@ def test_who_may_only_look_chooses_by_links(operator: Callable[..., Client], rul
     assert 'name="forecast-period"' not in page
     response = client.get(page_of(rule), {"_forecast": "1", "forecast-period": "7d"})
     assert response.context["forecast"]["period"] == "the last 7 days"
+
+
+@pytest.mark.usefixtures("traffic")
+def test_the_number_of_queries_is_fixed(
+    admin_client: Client, rule: Rule, django_assert_max_num_queries: Any, django_assert_num_queries: Any
+) -> None:
+    ask(admin_client, rule)  # what a process asks once, like content types, depends on the tests that ran before
+    with django_assert_max_num_queries(55) as few:
+        ask(admin_client, rule)
+    for number in range(12):
+        Tier.objects.create(slug=f"t{number}", name=f"T{number}")
+        record(yesterday(number), {f"who-{each}": [9] for each in range(9)}, rule="export", tier=f"t{number}")
+    assert UsageSample.objects.count() == 111
+    with django_assert_num_queries(len(few)):
+        response = ask(admin_client, rule)
+    assert response.context["forecast"]["found"].sampled == 111
 
 
 @pytest.mark.usefixtures("traffic")
