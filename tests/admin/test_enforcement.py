@@ -57,6 +57,12 @@ def test_a_form_that_does_not_say_which_way_does_nothing(admin_client: Client) -
     assert cache.enforcement_enabled()
 
 
+def test_a_form_with_an_error_goes_on_saying_which_way(admin_client: Client) -> None:
+    cache.switch_enforcement(False)  # by somebody else, meanwhile
+    page = shown(admin_client.post(SWITCH, OFF | {"reason": "x" * 256}))
+    assert ('class="errorlist"' in page, 'value="off"' in page) == (True, True)
+
+
 def test_the_switch_needs_no_reason(admin_client: Client) -> None:
     assert "required" not in shown(admin_client.get(SWITCH)).partition('name="reason"')[2].partition(">")[0]
     admin_client.post(SWITCH, OFF | {"reason": " "})
