@@ -80,7 +80,7 @@ def visitor(
     visitor = Visitor(client, engine)
     monkeypatch.setattr(io, "sleep", visitor.held.append)
     yield visitor
-    visitor.close(engine.now_us, len(visitor.open))
+    visitor.close()
 
 
 @pytest.fixture
