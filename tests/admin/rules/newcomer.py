@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.entry_points.urls")
 NAME = "session_window"
 COLUMNS = {"quota": 5, "window_seconds": "60", "algorithm": NAME}
 
-#: After so many seconds so many pass, and one more may come back after so many. Each that passes begins the pause again.
+#: After so many seconds so many pass, and one more may come back so many later. Each that passes begins the pause anew.
 STEPS = [(59, 2, 60), (118, 0, 1), (119, 5, 60)]
 
 

@@ -37,11 +37,10 @@ class TimedEngine(RedisEngine):
 
 
 class Visitor:
-    """Sends requests and leaves the responses open. held: for how long the middleware would have slept."""
+    """Sends requests and leaves the responses open."""
 
     def __init__(self, client: Client, engine: TimedEngine) -> None:
         self.client, self.engine = client, engine
-        self.held: list[float] = []
         self.open: list[Any] = []
         self.latest: Any = None
 
