@@ -1,15 +1,13 @@
-"""`replay` on logs in each format: what each rule rejects, caller by caller, is what a simulator rejects."""
+"""`replay` on logs in each format: what each rule rejects, caller by caller, is what the reference rejects."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from fractions import Fraction
-from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -17,9 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.engine import Algorithm
-
-from .simulator import rejected
+from django_ratelimiter.engine import Algorithm, Charge, Limit
+from tests.reference import Reference
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
@@ -68,6 +65,18 @@ def rule(algorithm: str, window: int) -> str:
     )
 
 
+def rejected(algorithm: Algorithm, window: int, requests: Iterable[tuple[int, int]]) -> int:
+    """How many requests of a caller are rejected, each of which has a start and an end in microseconds."""
+    limit = Limit(5, window, algorithm, burst=BURST if algorithm in BURSTS else None)
+    charge = Charge("caller", limit, max_delay=3.0 if algorithm == "leaky_bucket" else None)
+    reference, answers = Reference(), []
+    for at, end in sorted(requests):
+        reference.release(answer for until, answer in answers if until <= at)
+        [answer] = reference.check([charge], at)
+        answers.append((end, answer))
+    return sum(not answer.allowed for _end, answer in answers)
+
+
 @pytest.fixture
 def forecast(tmp_path: Path, settings: Any) -> Any:
     settings.MIDDLEWARE = ["django_ratelimiter.middleware.RateLimitMiddleware"]
@@ -86,7 +95,7 @@ def forecast(tmp_path: Path, settings: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["common", "combined", "json", "own"])
 @pytest.mark.parametrize("window", [5, 30, 90])
-def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: str, window: int) -> None:
+def test_each_algorithm_rejects_what_the_reference_rejects(forecast: Any, name: str, window: int) -> None:
     sent = sorted(traffic(1_500), key=lambda each: each.at_us + each.took_us)  # as servers write
     rules = "".join(rule(algorithm, window) for algorithm in Algorithm)
     found = forecast([line(name, each) for each in sent], rules, "--format", OWN if name == "own" else name)
@@ -94,7 +103,7 @@ def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: st
     for each in sent:
         end = each.at_us + each.took_us
         at = end // 1_000_000 * 1_000_000 if name in TIMELESS else each.at_us
-        by_caller[each.address].append((Fraction(at, 1_000_000), Fraction(end, 1_000_000)))
+        by_caller[each.address].append((at, end))
     for algorithm in Algorithm:
         figures = found[algorithm.replace("_", "-")]
         kinds = {each["kind"] for each in figures["blind"]}
@@ -103,11 +112,7 @@ def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: st
         assert (kinds, figures["is_known"]) == (wanted, not wanted)
         if wanted:
             continue
-        burst = BURST if algorithm in BURSTS else 0
-        each = [
-            len(rejected(algorithm, 5, Fraction(window), sorted(requests, key=itemgetter(0)), burst, max_delay=3))
-            for requests in by_caller.values()
-        ]
+        each = [rejected(algorithm, window, requests) for requests in by_caller.values()]
         total = {"low": sum(each), "about": sum(each), "high": sum(each)}
         assert figures["after"]["requests"] == figures["newly"]["requests"] == total
         assert figures["after"]["callers"]["about"] == sum(map(bool, each)) > 0
