@@ -15,7 +15,6 @@ from ..engine.fallback import FallbackEngine
 from ..engine.usage import field_of, name_of
 from . import events
 from .io import IO, TrialIO
-from .templates import owned
 
 #: Counts in this process meanwhile.
 local: FallbackEngine = FallbackEngine()
@@ -32,7 +31,7 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         return None
     results = [owner.result(None) for owner in owners]
     if isinstance(io, TrialIO):
-        io.note_outage(owned(call), error)
+        io.note_outage(call, error)
         return decide(results, version, degraded=True)
     await events.send_degraded(io, local, error)
     counted = [place for place, owner in enumerate(owners) if owner.rule.during_outage.counts]

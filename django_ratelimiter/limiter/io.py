@@ -168,8 +168,8 @@ class TrialIO(IO):
     async def reset(self, charges: Sequence[Charge]) -> None:
         pass
 
-    def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
-        """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
+    def note_outage(self, charges: Call, error: Exception) -> None:
+        """Called with the charges that the failure policies decide, and the reason."""
 
 
 THREAD: Final = ThreadIO()

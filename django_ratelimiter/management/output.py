@@ -6,13 +6,19 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
+from django.db.models import Model
 from django.utils.translation import gettext as _
 
+from ..rules.records import RuleRecord
+from ..values.references import Reference
 from ..values.terminal import on_terminal
 
 #: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
@@ -64,6 +70,29 @@ class Terminal(OutputWrapper):
     def show(self, lines: Iterable[str]) -> None:
         """Write lines."""
         self.write(on_terminal(lines))
+
+
+def encoded(value: Any) -> Any:
+    """Return a report, or a part of one, as plain data: a rule is its slug, a row its columns, a time ISO 8601."""
+    if isinstance(value, RuleRecord | Reference):
+        return str(value)
+    if isinstance(value, Model) or is_dataclass(value) or hasattr(value, "_fields"):
+        return {name: encoded(getattr(value, name)) for name in _members(value)}
+    if isinstance(value, Mapping):
+        return {name: encoded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(each) for each in value]
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _members(report: Any) -> tuple[str, ...]:
+    """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
+    if isinstance(report, Model):
+        return tuple(each.attname for each in report._meta.concrete_fields)
+    named: tuple[str, ...] | None = getattr(report, "MEMBERS", None) or getattr(report, "_fields", None)
+    return named or tuple(each.name for each in fields(report))
 
 
 class Progress:
@@ -118,7 +147,7 @@ class SayingCommand(BaseCommand):
     def say(self, parts: Iterable[str], data: Any) -> None:
         """Write the text, or the data. data: or a function that returns it."""
         if self._options["json"]:
-            self.stdout.write(json.dumps(data() if callable(data) else data, indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(encoded(data() if callable(data) else data), indent=2, ensure_ascii=False))
             self._has_document = True
         else:
             self.stdout.show(parts)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.identity import hash_api_key
-from django_ratelimiter.models import Tier, TierAssignment
+from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -50,10 +51,10 @@ def test_secrets_are_not_taken_from_an_address(operator: Callable[..., Client], 
     )
     client, address = operator(*ALL), reverse("admin:django_ratelimiter_explain")
     by_raw = client.get(address, {"path": "/hello/", "api_key": "s"})
-    assert by_raw.context["explanation"].applying == ()
+    assert by_raw.context["explanation"].matched == ()
     by_hash = client.get(address, {"path": "/hello/", "api_key": hash_api_key("s")})
-    assert [each.rule.slug for each in by_hash.context["explanation"].applying] == ["key"]
-    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].applying] == [
+    assert [each.rule.slug for each in by_hash.context["explanation"].matched] == ["key"]
+    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].matched] == [
         "key"
     ]
 
@@ -80,6 +81,25 @@ def test_a_curl_command_and_a_line_of_the_log_are_pasted(
 
 
 @pytest.mark.parametrize(
+    ("codenames", "status"),
+    [((), 403), (ALL[1:], 403), (("view_rule",), 200), (("change_rule",), 200)],
+)
+def test_page_needs_one_permission_and_shows_tier_counters_and_entries(
+    operator: Callable[..., Client], make_rule: MakeRule, people: None, codenames: tuple[str, ...], status: int
+) -> None:
+    pro = Tier.objects.create(slug="pro", name="Gold", rank=1)
+    TierAssignment.objects.create(tier=pro, user=User.objects.get(username="ann"))
+    AccessEntry.objects.create(action="deny", kind="ip", value="203.0.113.8", reason="scraper")
+    make_rule("all", tier=pro)
+    client = operator(*codenames)
+    assert client.get(reverse("admin:django_ratelimiter_explain")).status_code == status
+    answers = [page(client, path="/hello/", user="ann"), page(client, path="/hello/", ip="203.0.113.8")]
+    shows = [text in answer.content.decode() for answer, text in zip(answers, ("Gold", "scraper"), strict=True)]
+    assert ([answer.status_code for answer in answers], shows) == ([status] * 2, [status == 200] * 2)
+    assert ("0 of " in answers[0].content.decode()) == (status == 200)
+
+
+@pytest.mark.parametrize(
     ("given", "field"),
     [
         ({"path": ""}, "path"),
@@ -96,5 +116,5 @@ def test_errors_stand_at_their_fields(operator: Callable[..., Client], given: di
 
 def _marked(shown: Any) -> list[str]:
     """Return the rules whose counters are said to be the one in the log."""
-    applying = shown.context["explanation"].applying
+    applying = shown.context["explanation"].matched
     return [each.rule.slug for each in applying if any(counter.logged for counter in each.counters)]

@@ -17,12 +17,12 @@ from ...backend import get_engine
 from ...conf import settings
 from ...engine.memory import MemoryEngine
 from ...exceptions import EngineUnavailable
-from ...inspection.answer import explain
-from ...inspection.asking import add_question, question_from
-from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
+from ...inspection.caller import KINDS, Caller, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.explanation import Explanation, encoded, lines_of
+from ...inspection.explanation import Explanation, explain, lines_of
+from ...inspection.question import Question, asked, pairs
+from ...inspection.references import Rejected
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import epochs
@@ -69,7 +69,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
                 "--reason", default="", help="The reason, shown in the history."
             )
         commands.add_parser("about", help="Show versions and settings for the report of an error, without secrets.")
-        add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
+        _add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
         _add_counted(_add_caller(caller), caller)
@@ -119,7 +119,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         if found.batches:
             batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
             text = _("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds}
-        self.say([text], encoded(found))
+        self.say([text], found)
 
     def collect(self) -> None:
         """Collect the usage, and report the result."""
@@ -130,7 +130,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         if deleted:
             rows = ngettext("%d row", "%d rows", deleted) % deleted
             text.append(_("Deleted %s that are older than RETENTION allows.") % rows)
-        self.say(text, encoded(collected) | {"deleted": deleted})
+        self.say(text, collected._asdict() | {"deleted": deleted})
         if collected.failed:
             raise CommandError(
                 ngettext(
@@ -153,12 +153,12 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         """Explain the decision on a request. Nothing is charged."""
 
         def ask() -> Explanation:
-            question, logged = question_from(self._options)
-            return explain(question, logged=logged)
+            question, logged = _question_from(self._options)
+            return explain(question, logged)
 
         explanation = once_connected(ask, lambda found: not found.is_degraded)
         self._warn_of_memory()
-        self.say(lines_of(explanation), partial(encoded, explanation))
+        self.say(lines_of(explanation), explanation)
         if explanation.logged and explanation.logged.problem:
             raise CommandError(_("Redis cannot be reached now: %s") % explanation.logged.problem)
 
@@ -172,14 +172,14 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
-        self.say(lines_of_caller(report), partial(encoded, report))
+        self.say(lines_of_caller(report), report)
         if report.problem:
             raise CommandError(_("Redis cannot be reached now: %s") % report.problem)
 
     def forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
         kind, value = self._named()
-        who = any_caller_of(kind, value)
+        who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
@@ -191,7 +191,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
             removed.append(_("not known: Redis could not be asked, so counters and names may be stored there"))
         stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
         lines = [text % _as_typed(who, kind, value), *(f"  {line}" for line in removed), *stays]
-        self.say(lines, {"caller": str(who), **encoded(found)})
+        self.say(lines, {"caller": str(who), **found._asdict()})
         if found.problem:
             text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
             raise CommandError(text % found.problem)
@@ -313,6 +313,41 @@ def _add_counted(who: Any, command: ArgumentParser) -> None:
         default=[],
         help="Another value of the caller's requests, such as path:pk=7. May be repeated.",
     )
+
+
+#: Options with one text, and what that is.
+_OF_QUESTION: Final = {
+    "view": "The name of a view, instead of a path.",
+    "user": "A login name or a primary key.",
+    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "ip": "The IP address that connects to the site.",
+    "scope": "A scope that your code asks for, besides those that the view is known to name.",
+}
+
+
+def _add_question(parser: ArgumentParser) -> None:
+    """Add the arguments of a question."""
+    path = "A path of this site, with or without a query, or a URL."
+    for name, default, text in (("method", "GET", "Such as GET."), ("path", "", path)):
+        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
+    for name, text in _OF_QUESTION.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
+    identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
+    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
+    parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
+    reference = "The reference of a rejection, such as export#eJL8d1F2, or a text with it: marks its counter."
+    parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
+
+
+def _question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
+    """Return the question in these arguments, and what the reference names. Raises QuestionError."""
+    question = Question(
+        method=options["method"],
+        path=options["path"],
+        identities=dict(pairs(options["identity"], "=", "identities")),
+        **{name: options[name] for name in _OF_QUESTION},
+    )
+    return asked(question, options["curl"], options["reference"])
 
 
 def _summary(collected: Collected) -> str:
