@@ -69,13 +69,6 @@ def test_tail_is_there_by_default_only_for_open_identities(partition: str, is_op
     assert names([alias]) == [], "what REVEAL does not allow any more is not read either"
 
 
-def test_named_identity_has_a_tail(settings: Any) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["header:X-Org", "ip"]}
-    assert names([digest("header:X-Org:acme"), digest("ip/24:192.0.2.0/24"), digest("user:7")]) == [
-        "acme", "192.0.2.0/24"
-    ]  # fmt: skip
-
-
 def test_digests_never_end_with_what_was_changed() -> None:
     alias = digest("user:42")
     for changed in (alias.tail[:-2], "A" * len(alias.tail), "é", ".", "A"):

@@ -135,8 +135,3 @@ def test_counting_began_in_the_first_minute_and_not_at_the_midnight_before() -> 
     assert coverage.read_coverage().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
     UsageBucket.objects.filter(granularity="hour").delete()
     assert coverage.read_coverage().since == first + 9 * HOUR  # the first minute there is of that day
-
-
-def test_the_period_before() -> None:
-    end = datetime(2026, 6, 1, tzinfo=UTC)
-    assert Period(end - DAY, end).before == Period(end - 2 * DAY, end - DAY)

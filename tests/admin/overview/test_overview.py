@@ -454,11 +454,6 @@ def test_the_notice_is_for_staff_of_this_app(operator: Callable[..., Client], co
     assert (NOTICE in shown(operator(codename).get(HOME))) is sees
 
 
-def test_the_log_in_page_has_no_notice(client: Client) -> None:
-    cache.switch_enforcement(False)
-    assert NOTICE not in shown(client.get(HOME, follow=True))
-
-
 @pytest.mark.parametrize(
     "template",
     [

@@ -357,11 +357,6 @@ def run(*words: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
-def test_the_name_of_a_new_file_says_its_format(tmp_path: Path) -> None:
-    run("export", "--to", str(tmp_path / "made.json"))
-    assert json.loads((tmp_path / "made.json").read_text())["version"] == 2
-
-
 def test_the_commands(tmp_path: Path) -> None:
     path, kept, made = (str(tmp_path / name) for name in ("limits.yaml", "plan.json", "made.json"))
     Path(path).write_text(FILE)
