@@ -51,11 +51,6 @@ def test_a_second_access_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert settings.NAMESPACE == "once"
 
 
-def test_an_unknown_attribute_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="NAMSPACE"):
-        _ = settings.NAMSPACE  # type: ignore[attr-defined]
-
-
 RIGHT = [
     ("API_KEY_RESOLVER", "shop.keys.account_of", "shop.keys.account_of"),
     ("TIER_RESOLVER", "shop.limits.tier_of", "shop.limits.tier_of"),

@@ -130,6 +130,16 @@ def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: lis
     assert [found[0], found[-1]] == [True, False]
 
 
+def test_looking_at_the_limits_of_a_denied_caller_asks_for_no_version(now: list[float]) -> None:
+    AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
+    access_cache.forget()
+    assert ask().access
+    cache.switch_enforcement(False)
+    act_as_another_process()
+    now[0] += 1.0
+    assert limiter.peek(RequestFactory().get("/")).access
+
+
 def test_process_in_memory_reads_the_rules_again_when_they_are_old(now: list[float], settings: Any) -> None:
     """Without Redis in the settings, nobody tells it what another process has saved."""
     settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}

@@ -160,6 +160,14 @@ def test_what_needs_no_charge_asks_the_engine_nothing_meanwhile(limit: RuleLimit
         transaction.set_rollback(True)
 
 
+def test_a_decision_by_uncommitted_rules_confirms_none(limit: RuleLimit) -> None:
+    with transaction.atomic():
+        limit.save()
+        cache._state.confirmed_at = 0.0
+        assert quota_of(ask()) == 50
+        assert cache._state.confirmed_at == 0.0
+
+
 @pytest.mark.parametrize("interval", [60_000, -1])
 def test_a_process_that_counts_by_itself_tells_of_no_uncommitted_version(limit: RuleLimit, interval: int) -> None:
     before = held()
