@@ -56,11 +56,6 @@ def test_all_of_them_name_it_alike(rejected: dict[str, Any], operator: Callable[
     assert reference in caller.content.decode()
 
 
-def test_an_allowed_response_has_none(make_rule: MakeRule) -> None:
-    make_rule("export")
-    assert "X-RateLimit-Reference" not in Client().get("/hello/")
-
-
 def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
     client, found = operator(*ALL), digest("header:X-Org:acme")
     typed = rejected["field"].upper()

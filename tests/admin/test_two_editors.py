@@ -13,7 +13,7 @@ from django.test import Client
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 
-from .pages import ADD_RULE, BrowserForm, errors_of, number, page_of, rule_form, shown
+from .pages import BrowserForm, errors_of, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -122,11 +122,6 @@ class TestReason:
         assert editors[0].save(mode="shadow", change_reason=" Too strict. ").status_code == 302
         assert RuleSetVersion.objects.all()[0].reason == "Too strict."
         assert LogEntry.objects.get().change_message == "Changed Mode. Reason: Too strict."
-
-    def test_of_a_new_rule(self, admin_client: Client) -> None:
-        sent = rule_form({"quota": 5, "window_seconds": "60"}, change_reason="A new customer.")
-        assert admin_client.post(ADD_RULE, sent).status_code == 302
-        assert RuleSetVersion.objects.all()[0].reason == "A new customer."
 
     def test_who_may_only_look_is_not_asked(self, operator: Callable[..., Client], rule: Rule, free: Tier) -> None:
         client = operator("view_rule", "view_tier")

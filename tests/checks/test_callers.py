@@ -151,14 +151,6 @@ def test_a_host_is_chosen_where_a_wildcard_allows_it(hosts: list[str], fires: bo
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize(("trusted", "fires"), [(["header:X-Device"], False), (["header:X-Tenant"], True)])
-def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> None:
-    make_rule("chosen", partition_by=["header:X-Device"])
-    with ratelimiter(TRUSTED_IDENTITIES=trusted):
-        assert ids(callers.check_caller_choices()) == ["W007"] * fires
-
-
-@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("fields", "fires"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
 from django_ratelimiter.forecast.answer import CALLERS, REQUESTS, RuleForecast
-from django_ratelimiter.forecast.samples import Samples, read_period
+from django_ratelimiter.forecast.samples import Samples
 from django_ratelimiter.forecast.tally import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, all_callers
 from django_ratelimiter.models import Tier, TierAssignment, UsageSample
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
@@ -260,9 +260,3 @@ def test_nineteen_of_twenty_ranges_contain_the_true_number_of_callers(rejected: 
         low, _about, high = all_callers(Range(found, found, found))
         right += comb(rejected, found) * 15 ** (rejected - found) / 16**rejected * (low <= rejected <= high)
     assert right > 0.93
-
-
-@pytest.mark.parametrize("day", ["9999-12-31", "0001-01-01"])
-def test_a_day_too_far_away_is_no_period(day: str) -> None:
-    with pytest.raises(ValueError, match="is not a period"):
-        read_period(day)

@@ -169,11 +169,6 @@ def test_who_is_nobody_is_an_error() -> None:
         run()
 
 
-def test_a_user_whom_nobody_knows_is_an_error() -> None:
-    with pytest.raises(CommandError, match="There is no such user, and no rule has counted requests"):
-        run("--user", "424242")
-
-
 def test_without_redis_nobody_is_called_not_blocked(user: User, capsys: pytest.CaptureFixture[str]) -> None:
     with unreachable(), mock.patch.object(output, "WAIT_SECONDS", 0.0):
         with pytest.raises(CommandError, match="Redis cannot be reached now: "):

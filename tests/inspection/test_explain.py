@@ -99,15 +99,6 @@ def test_what_is_left_is_what_redis_then_says(make_rule: MakeRule, client: Clien
         assert f"r={max((left or 0) - 1, 0)};" in response["RateLimit"]
 
 
-def test_keys_are_those_in_the_store(make_rule: MakeRule, redis_client: redis.Redis, client: Client) -> None:
-    make_rule("ip", partition_by=["ip"])
-    client.get("/hello/", REMOTE_ADDR="203.0.113.7")
-    [counter] = explain(asked()).matched[0].counters
-    assert redis_client.exists(counter.key)
-    assert counter.digest in counter.key
-    assert (counter.used, counter.left) == (1, 1)
-
-
 def test_access_entries_decide_before_rules(make_rule: MakeRule) -> None:
     make_rule("all")
     end = timezone.now() + timedelta(days=1)
@@ -314,19 +305,6 @@ def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypa
     cache.invalidate()
     explained = replace(explain(asked()), in_code=("limit",))
     assert headline_of(explained).startswith("Not known, as Redis cannot be reached.")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"path": ""},
-        {"user": "nobody"},
-        {"path": "http://[broken"},
-    ],
-)
-def test_what_cannot_be_asked_is_said(wrong: dict[str, Any]) -> None:
-    with pytest.raises(QuestionError):
-        explain(asked(**wrong))
 
 
 def test_a_view_without_a_name_is_asked_about_by_its_path(make_rule: MakeRule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -44,12 +45,11 @@ def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--identity", "x"), ("--curl", "wget x")],
+    "line", ["GET", "GET /hello/ --user nobody", "GET http://[broken", "GET / --identity x", "--curl 'wget x'"]
 )
-def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_asked_is_an_error(line: str) -> None:
     with pytest.raises(CommandError):
-        run(*arguments)
+        run(*shlex.split(line))
 
 
 def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, people: None, client: Client) -> None:

@@ -124,11 +124,6 @@ class TestRule:
 
 
 class TestLimit:
-    def test_builds_the_engines_limit(self, rule: Rule) -> None:
-        row = RuleLimit(rule=rule, algorithm="token_bucket", quota=10, window_seconds=Decimal("0.5"), burst=20)
-        assert row.to_limit() == Limit(10, Decimal("0.5"), "token_bucket", burst=20)
-        assert RuleLimit(rule=rule, unlimited=True).to_limit() is None
-
     @pytest.mark.parametrize(
         ("values", "limit"),
         [

@@ -16,7 +16,6 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored import access_cache, storage, versions
 from django_ratelimiter.signals import rules_committed
 
@@ -68,16 +67,6 @@ def test_off_and_on_are_versions_of_their_own() -> None:
         ("enforcement resumed", True),
     ]
     assert cache.current_rules().enforced
-
-
-def test_a_rule_that_is_saved_meanwhile_resumes_nothing(rule: Rule) -> None:
-    cache.switch_enforcement(False)
-    rule.save()
-    assert not storage.load().enforced
-
-
-def test_a_snapshot_that_does_not_say_is_enforced() -> None:
-    assert RuleSet.from_snapshot({"tiers": [], "rules": [], "left_out": []}).enforced
 
 
 def test_while_stopped_nothing_is_decided_counted_or_told(client: Client, redis_client: redis.Redis) -> None:
@@ -234,15 +223,6 @@ def test_the_setting_needs_neither_redis_nor_database(
         assert ask() == NOTHING_TO_DECIDE
 
 
-def test_repeated_in_one_transaction_it_tells_redis_of_nothing_uncommitted() -> None:
-    held = storage.committed_version()
-    with transaction.atomic():
-        cache.switch_enforcement(False)
-        cache.switch_enforcement(False)
-        transaction.set_rollback(True)
-    get_engine().check([], version=held)  # not stale
-
-
 class TestCommand:
     def test_says_what_was_done(self) -> None:
         assert [manage(word) for word in ("off", "off", "on", "on")] == [
@@ -251,12 +231,6 @@ class TestCommand:
             ("Rules are enforced again.\n", ""),
             ("Rules are enforced already.\n", ""),
         ]
-
-    def test_says_that_redis_could_not_be_told(self, away: None) -> None:
-        for says in ("off", "on"):
-            with pytest.raises(CommandError, match="Redis could not be reached"):
-                manage(says)
-            assert cache.enforcement_enabled() is (says == "on")
 
     def test_repeated_it_tells_redis_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:

@@ -186,7 +186,7 @@ def test_tests_share_no_counts_with_a_site_with_another_run_and_with_parallel_wo
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
     environment |= {"ITS_REDIS": f"redis://127.0.0.1:{at['port']}/{at['db']}", "PYTHONPATH": str(ROOT)}
     environment["DJANGO_SETTINGS_MODULE"] = "its_settings"
-    for workers in ("1", "1", "2"):
+    for workers in ("1", "2"):
         command = (sys.executable, "-m", "django", "test", "--parallel", workers)
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert "Ran 2 tests" in done.stderr, done.stderr

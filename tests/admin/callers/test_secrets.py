@@ -142,13 +142,6 @@ def test_no_tier_is_assigned_by_a_secret(name: str) -> None:
         assignment.full_clean()
 
 
-def test_an_api_key_has_the_label_of_its_assignment(admin_client: Client, free: Tier) -> None:
-    key = hash_api_key("s3cret")
-    TierAssignment.objects.create(tier=free, api_key_hash=key, reason="shop.example")
-    text = shown(admin_client.get(f"{CALLER}?kind=api_key&value={key}"))
-    assert text.count(f"API key shop.example ({key[:8]}…)") > 1, "in its title, and under its tier"
-
-
 HASH = hash_api_key("acme-1")
 
 

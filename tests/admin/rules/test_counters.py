@@ -15,11 +15,9 @@ from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 
 from ..pages import RULES, number, page_of, rule_form, shown
-from .visitor import PATH, Step, Visitor
+from .visitor import PATH, START_US, Visitor
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
-
-NOW_US = Step(0, 0, None).at_us
 
 
 def limit_of(algorithm: str, **columns: Any) -> dict[str, Any]:
@@ -43,7 +41,7 @@ def change(admin_client: Client, save: Callable[..., RuleLimit]) -> Callable[...
 def admitted(visitor: Visitor) -> int:
     """How many more requests pass."""
     for count in range(100):
-        if not visitor.ask(NOW_US).allowed:
+        if not visitor.ask(START_US).allowed:
             return count
     raise AssertionError("None is rejected.")
 
@@ -61,7 +59,7 @@ def test_what_is_spent_stays_spent(
     left: int,
 ) -> None:
     save(limit_of(algorithm))
-    assert [visitor.ask(NOW_US).allowed for _ in range(3)] == [True] * 3
+    assert [visitor.ask(START_US).allowed for _ in range(3)] == [True] * 3
     change(limit_of(algorithm, quota=quota, soft_quota=1))
     assert admitted(visitor) == left
     assert visitor.latest["X-RateLimit-Remaining"] == "0"

@@ -135,20 +135,6 @@ def test_says_which_views_match_while_it_is_typed(open_form: Callable[[str], Bro
     assert page.complaints() == []
 
 
-def test_a_unit_is_told_and_saved(open_form: Callable[[str], Browser]) -> None:
-    page = open_form("")
-    page.type("#id_name", "Try")
-    page.type("#id_limits-0-quota", "5")
-    page.type("#id_limits-0-window_seconds", "1.5")
-    page.script("document.querySelector('#id_limits-0-window_seconds_unit').focus()")
-    page.type("#id_limits-0-window_seconds_unit", "hours")
-    page.wait_for_text(".ratelimiter-sentences", "5 units per 90 minutes")
-    page.script("document.querySelector('[name=_save]').click()")
-    page.wait_for(".messagelist")
-    assert RuleLimit.objects.get().window_seconds == 5_400
-    assert page.complaints() == []
-
-
 @pytest.mark.parametrize(("width", "language"), [(1280, "en"), (1280, "de"), (1024, "de")])
 def test_the_list_has_room_for_long_names_and_all_columns(
     open_form: Callable[[str], Browser], rule: Rule, width: int, language: str

@@ -9,7 +9,7 @@ from django.conf.urls.i18n import i18n_patterns
 from django.contrib import admin
 from django.http import QueryDict
 from django.test import Client
-from django.test.utils import override_script_prefix, override_settings
+from django.test.utils import override_settings
 from django.urls import path
 from django.utils.html import escape
 
@@ -91,11 +91,6 @@ def test_the_spellings_in_other_languages_that_a_path_misses_are_told(
         )
         assert told(admin_client, path_kind=kind, path=typed) == ([sentence] if missed else [])
         assert (sentence in typed_views_in_words(QueryDict(f"path_kind={kind}&path={typed}"))) is bool(missed)
-
-
-def test_a_prefix_that_the_request_brings_along_is_not_the_sites(admin_client: Client) -> None:
-    with override_script_prefix("/shop/"):
-        assert told(admin_client, path_kind="prefix", path="/shop/items/") == []
 
 
 def test_the_list_of_rules_marks_them(admin_client: Client) -> None:
