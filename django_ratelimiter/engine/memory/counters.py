@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..algorithms import ALLOW, STEPS, Allow, State, Steps
+from ..algorithms import STEPS, Allow, State, Steps
 from ..base import Charge, Verdict
-from ..call import Call, CallTemplate, CounterStates
+from ..call import Call, CounterStates
 from ..limits import EXACT, Terms
+from ..shapes import in_steps
 
-#: The counter's name, the charge, the steps of its algorithm, its limit's terms, and its `Allow`. Terms of `None`
-#: depend on the time; without an `Allow` the charge must be decided step by step.
+#: The counter's name, then as in `InSteps`.
 Named = tuple[str, Charge, Steps, Terms | None, Allow | None]
-
-#: The common part of a charge in all calls of a template: start and end of its name, then as in `Named`.
-Prepared = tuple[str, str, Charge, Steps, Terms | None, Allow | None]
 
 #: The result of `decide` for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
@@ -50,12 +47,13 @@ class MemoryCounters:
 
     def named(self, call: Call) -> list[Named]:
         """Return the charges of a call, without keys, and the names of their counters."""
-        parts = call.template.kept.get(MemoryCounters) or prepared(call.template)
-        named: list[Named] = [
+        parts = call.template.in_steps
+        if parts is None:
+            parts = call.template.in_steps = [*map(in_steps, call.template.names, call.template.charges)]
+        return [
             (before + partition + after, charge, steps, terms, allow)
             for (before, after, charge, steps, terms, allow), partition in zip(parts, call.partitions, strict=True)
         ]
-        return named
 
     def decide(
         self,
@@ -202,18 +200,6 @@ class MemoryCounters:
         counter = self._by_name.get(name)
         if counter and counter[1] < until_us:
             self._by_name[name] = counter[0], until_us
-
-
-def prepared(template: CallTemplate) -> list[Prepared]:
-    """Return the common parts of all calls of a template, and cache them."""
-    parts: list[Prepared] = []
-    for before, after, charge, *_ in template.templates:
-        limit = charge.limit
-        allow = ALLOW[limit.algorithm] if limit.is_fixed and charge.cost else None
-        terms = limit.terms if limit.is_fixed else None
-        parts.append((before, after + limit.tag, charge, STEPS[limit.algorithm], terms, allow))
-    template.kept[MemoryCounters] = parts
-    return parts
 
 
 def _name(charge: Charge) -> str:

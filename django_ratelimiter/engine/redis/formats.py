@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..base import Version
 from ..base import noted as written
 from ..call import Call, CallTemplate
-from .packing import FLAGS, bulk_string, flags_of
+from ..shapes import CallFormat
+from .packing import FLAGS, bulk_string, flags_of, packed_of
 from .partition_notes import NoteKind, PartitionNote, notes_of
 
 #: The partition that is packed into a hole: as long as a digest, but never equal to one.
@@ -23,27 +24,12 @@ Encode = Callable[[Call, int | Version | None, int, Sequence[PartitionNote]], by
 #: The wanted units that are packed into a hole: more than any process wants.
 _WANTED: Final = 0x5AFE_C0DE_CAFE
 
-#: The key of a format: the kind of its notes, and whether its calls want units.
-Kind = tuple[NoteKind, bool]
-
-
-class CallFormat(NamedTuple):
-    """A call with holes, for one minute and version."""
-
-    minute: int
-    version: int | Version | None
-    #: What is sent, in parts, with a character for each byte: every second one is filled.
-    parts: list[str]
-    #: The size of the filled call, without the partitions of its notes.
-    size: int
-    #: The places of the charges whose partitions are repeated in notes.
-    noted: tuple[int, ...]
-    #: The flags of each charge, if calls want units; else empty.
-    flags: tuple[int, ...]
+#: The key of a format: what has packed it, the kind of its notes, and whether its calls want units.
+Kind = tuple["CallFormats", NoteKind, bool]
 
 
 class CallFormats:
-    """The formats of an engine. Each template keeps its own, so that they are freed with it.
+    """The formats of an engine. Each template holds its own.
 
     encode: packs a new format.
     """
@@ -60,33 +46,31 @@ class CallFormats:
     ) -> bytes | None:
         """Return the call of a caller; `None` if partitions do not have the length of digests."""
         template, partitions, wants = charges.template, charges.partitions, charges.wants
-        forms: dict[Kind, CallFormat] | None = template.kept.get(self)
-        if forms is None:
-            forms = template.kept[self] = {}
-        form = forms.get(kind := (notes, bool(wants)))
-        if form is None or form[0] != minute or form[1] is not version:
-            form = self._keep(forms, template, kind, version, minute)
-        _, _, parts, size, noted, flags = form
+        formats = (template.packed or packed_of(template)).formats
+        form = formats.get(kind := (self, notes, bool(wants)))
+        if form is None or form.minute != minute or form.version is not version:
+            form = self._keep(formats, template, kind, version, minute)
+        size, flags = form.size, form.flags
         words = partitions
         if flags:
             words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
-        for place in noted:  # with its tail, so that its length differs
+        for place in form.noted:  # with its tail, so that its length differs
             word = bulk_string(written(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
-        parts = parts.copy()
+        parts = form.parts.copy()
         parts[1::2] = words
         call = "".join(parts)  # encoding it at once is faster than each word
         return call.encode("latin-1") if len(call) == size else None
 
     def _keep(
         self,
-        forms: dict[Kind, CallFormat],
+        formats: dict[object, CallFormat],
         template: CallTemplate,
         kind: Kind,
         version: int | Version | None,
         minute: int,
     ) -> CallFormat:
-        note_kind, fetches = kind
+        _, note_kind, fetches = kind
         number = len(template.templates)
         charges = Call(template, (_HOLE,) * number, (_WANTED,) * number if fetches else ())
         flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if fetches]
@@ -98,9 +82,8 @@ class CallFormats:
         for each in set(flags):
             text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
-        if len(forms) >= MAX_FORMATS:
-            forms.clear()
-        form = forms[kind] = CallFormat(
-            minute, version, parts, size, tuple([note.place for note in notes]), tuple(flags)
-        )
+        if len(formats) >= MAX_FORMATS:
+            formats.clear()
+        noted = tuple([note.place for note in notes])
+        form = formats[kind] = CallFormat(minute, version, parts, size, noted, tuple(flags))
         return form

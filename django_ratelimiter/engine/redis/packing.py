@@ -10,8 +10,10 @@ from typing import Final
 
 from .. import usage
 from ..base import Charge, Verdict, noted
+from ..call import CallTemplate
 from ..limits import EXACT, MAX_UNITS
 from ..partition_stats import rule_of
+from ..shapes import Packed
 from .partition_notes import PartitionNote
 
 #: The flags of a charge that wants nothing, by `gating` and `count_refusals`.
@@ -70,6 +72,17 @@ def cost_of(charge: Charge, want: int = 0) -> bytes:
 def flags_of(flags: int, want: int) -> bytes:
     """Return the last number of a charge's record. flags: of `FLAGS`. want: units in advance."""
     return pack("<d", flags + 4 * min(want, MAX_UNITS))
+
+
+def packed_of(template: CallTemplate) -> Packed:
+    """Return what all calls of a template have in common, which is made once."""
+    if template.packed is None:
+        charges = template.charges
+        is_fixed = all(charge.limit.is_fixed for charge in charges)
+        records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
+        field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
+        template.packed = Packed(records, bulk_string(field.encode()) if field else EMPTY, {})
+    return template.packed
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:
