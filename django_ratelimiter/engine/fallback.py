@@ -68,4 +68,4 @@ def _ended(sentence: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _scaled(limit: Limit, share: float, cost: int) -> Limit:
-    return limit.scaled(share, least=min(cost, limit.capacity))
+    return limit.scaled(share, min(cost, limit.capacity))

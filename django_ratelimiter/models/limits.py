@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -26,13 +26,9 @@ from .validation import LazyText
 #: The columns that distinguish a tier's limits under a rule: changing one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
-#: The same for an index, in which nulls are never equal, with the meaning of null.
-_IN_INDEX: Final = {
-    "window_seconds": Coalesce("window_seconds", Decimal(0)),
-    "anchor_day": Coalesce("anchor_day", 1),
-    "slots": Coalesce("slots", 10),
-}
-_EXPRESSIONS: Final = [_IN_INDEX.get(column, F(column)) for column in MEANING]
+#: What null means in them; in an index, nulls are never equal.
+MEANT: Final[Mapping[str, Any]] = {"window_seconds": Decimal(0), "anchor_day": 1, "slots": 10}
+_EXPRESSIONS: Final = [Coalesce(column, MEANT[column]) if column in MEANT else F(column) for column in MEANING]
 
 
 class RuleLimitQuerySet(models.QuerySet["RuleLimit"]):

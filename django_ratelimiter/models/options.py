@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from ..engine.calendars import CALENDARS
+from ..engine.limits import OPTIONS
 from ..engine.registry import ANCHORS, REFILLS, Algorithm
 
 Choices = tuple[tuple[str, Any], ...]
@@ -19,14 +20,9 @@ Choices = tuple[tuple[str, Any], ...]
 NOT_GIVEN: Final[Mapping[str, Any]] = {
     "quota": None,
     "window_seconds": None,
-    "burst": None,
-    "soft_quota": None,
-    "slots": None,
-    "anchor": ANCHORS[0],
-    "refill": REFILLS[0],
+    **OPTIONS,
     "calendar": "",
     "timezone": "",
-    "anchor_day": None,
     "max_delay_ms": 0,
 }
 
@@ -69,7 +65,8 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     if algorithm not in set(Algorithm):
         return frozenset(NOT_GIVEN)
     options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
-    used = ({"quota", "window_seconds", "soft_quota"} | options) & NOT_GIVEN.keys()
+    of_some = {COLUMNS.get(option, option) for each in Algorithm for option in each.options}
+    used = NOT_GIVEN.keys() - (of_some - options)
     if not calendar or "calendar" not in options:
         return frozenset(used - {"timezone", "anchor_day"})
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))

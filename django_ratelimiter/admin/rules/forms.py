@@ -9,6 +9,7 @@ from django import forms
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
+from django.db.models import PositiveBigIntegerField
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -105,7 +106,9 @@ class WindowField(PlainDecimalField):
 
 
 #: The fields of a limit with a number of units.
-_UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
+_UNITS: Final = frozenset(
+    [each.name for each in RuleLimit._meta.concrete_fields if isinstance(each, PositiveBigIntegerField)]
+)
 
 
 class KeepStoredChoicesForm(forms.ModelForm):

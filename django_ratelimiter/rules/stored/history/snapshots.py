@@ -16,11 +16,10 @@ Snapshot = Mapping[str, Any]
 
 def meaning_of(limit: Data) -> tuple[Any, ...]:
     """Return the values that distinguish the counters of a rule's limits, as in the names of counters."""
-    from ....models.limits import MEANING
+    from ....models.limits import MEANING, MEANT
 
-    meant = {"slots": 10, "anchor_day": 1}  # the meaning of empty ones
     return tuple(
-        meant.get(column) if limit[column] is None and not limit["unlimited"] else limit[column] for column in MEANING
+        MEANT.get(column) if limit[column] is None and not limit["unlimited"] else limit[column] for column in MEANING
     )
 
 
