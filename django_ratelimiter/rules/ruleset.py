@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any, Final
 
@@ -124,26 +125,15 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
-    return RuleRecord(
-        slug=data["slug"],
-        name=data["name"],
-        mode=data["mode"],
-        methods=frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
-        path=data["path"],
-        path_kind=data["path_kind"],
-        view_name=data["view_name"],
-        scope=data["scope"],
-        partition_by=tuple(partition_by),
-        missing_partition=data["missing_partition"],
-        failure_policy=data["failure_policy"],
-        cost=cost,
-        priority=data["priority"],
-        message=data["message"],
-        count_refusals=count_refusals,
-        limits=limits,
-        charge_when=data["charge_when"],
-        sync_interval=sync_interval,
-    )
+    as_stored = {each.name: data[each.name] for each in fields(RuleRecord) if each.name in data}
+    others: dict[str, Any] = {
+        "methods": frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
+        "partition_by": tuple(partition_by),
+        "limits": limits,
+        "count_refusals": count_refusals,
+        "sync_interval": sync_interval,
+    }
+    return RuleRecord(**as_stored | others)
 
 
 def limit_from(entry: Mapping[str, Any]) -> LimitRecord:
