@@ -29,7 +29,7 @@ from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
 from .limiter import refunds
 from .limiter.charges import limit_request
-from .limiter.io import LOOP, THREAD, LoopIO, ThreadIO
+from .limiter.io import IO, LOOP, THREAD
 from .limiter.path import decide
 from .middleware import ASKED_BY_GATEWAYS
 
@@ -119,9 +119,7 @@ def aview(
     return _marked(decide_for_gateway, options)
 
 
-async def _respond(
-    io: ThreadIO | LoopIO, request: HttpRequest, path: str | None, options: GatewayOptions
-) -> HttpResponseBase:
+async def _respond(io: IO, request: HttpRequest, path: str | None, options: GatewayOptions) -> HttpResponseBase:
     """Return the response to a gateway, for the request that it describes."""
     try:
         forwarded = _forwarded_request(request, path, options)
