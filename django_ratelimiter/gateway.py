@@ -23,7 +23,8 @@ from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import may_wait, rejection_response, write_fields
+from .headers.fields import write_fields
+from .headers.responses import may_wait, rejection_response
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey

@@ -22,7 +22,8 @@ from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import add_reference, may_wait, rejection_response, write_fields
+from .headers.fields import write_fields
+from .headers.responses import add_reference, may_wait, rejection_response
 from .limiter import io, refunds
 from .rules.routes import answers_options, is_translated, start_of
 

@@ -13,7 +13,7 @@ from ..engine.base import NEVER, Verdict
 from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
-from ..headers import name_of, quota_of
+from ..headers.syntax import name_of, quota_of
 from ..identity import Identity, digest, partition
 from ..inspection.counters import moment_of
 from ..inspection.history import Usage, usage_of
