@@ -189,7 +189,7 @@ def _item_of(name: str, quota: int, window: float | Decimal | None, unit: str | 
 def fitting(tightness: Sequence[float], *columns: Sequence[str]) -> list[list[str]]:
     """Return the rows of these columns that fit into MAX_LENGTH together: the tightest, at least one.
 
-    tightness: of each row; the lowest come first, see `decision.tightness_of`.
+    tightness: of each row; the lowest come first: below 0 = rejected, from 0 to 1 = the remaining share.
     """
     places, left = sorted(range(len(tightness)), key=tightness.__getitem__), MAX_LENGTH
     for number, place in enumerate(places):

@@ -87,14 +87,6 @@ class LimitRequest(NamedTuple):
     body: Body = "read"
     heeds_access: bool = True
 
-    @property
-    def now_us(self) -> int | None:
-        """The time of the decision; `None` = the engine's time."""
-        for rule in self.inline:
-            if rule.now_us is not None:
-                return rule.now_us
-        return None
-
 
 def limit_request(
     request: Any,
