@@ -14,21 +14,17 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from ..backend import server_in_words
 from ..decision import Decision, Owner, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
-from ..engine.fallback import FallbackEngine
 from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
 from ..engine.registry import SIMPLEST
-from ..exceptions import EngineUnavailable
-from ..identity import Identity, denied_as
+from ..identity import Identity, denied_as, untrusted
 from ..logs import logger
-from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+from ..signals import limit_exceeded, quota_reached, soft_limit_exceeded
 from ..values.access import AccessRecord
 from ..values.digests import whole
-from . import untrusted
 from .io import IO
 
 MESSAGE: Final = "A request was rejected by %s.%s"
@@ -126,12 +122,6 @@ def log_denied(identity: Identity, record: AccessRecord) -> None:
     if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
         extra = {"entry": record.pk, "identity": "|".join(by), "partition": whole(who)}
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
-
-
-async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
-    """Log and signal, at intervals, that requests are decided without the engine."""
-    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
-        await io.send(engine_degraded, type(error), error=error)
 
 
 def percent_reached(result: Result) -> int:

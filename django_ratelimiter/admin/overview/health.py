@@ -17,7 +17,7 @@ from ...engine import breaker
 from ...engine.base import Version
 from ...engine.breaker import open_breakers
 from ...exceptions import EngineUnavailable
-from ...limiter import untrusted
+from ...identity import untrusted
 from ...models import RuleSetVersion
 from ...rules import cache
 from ...rules.stored import epochs, storage
