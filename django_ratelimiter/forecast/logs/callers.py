@@ -12,9 +12,9 @@ from django.core.exceptions import ValidationError
 
 from ...conf import settings
 from ...databases import spelled
-from ...identity import Identity, client_ip, hash_api_key
+from ...identity import Identity, access_entry_for, client_ip, hash_api_key
 from ...identity.proxies import client_address, is_proxy, network_around
-from ...limiter.charges import NO_ENTITLEMENT, access_entry_for
+from ...limiter.charges import NO_ENTITLEMENT
 from ...rules.cache import access_list
 from ...rules.ruleset import RuleSet
 from ...rules.tiers import Entitlement, callers_differ, is_known_api_key, resolve_api_key
