@@ -70,7 +70,7 @@ class RateLimitMiddleware:
                     run_sync(refunds.refund_unearned(io.THREAD, request, response))
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
-            refunds.release_leases(request)
+            run_sync(refunds.release_all(io.THREAD, request))
             raise
         finally:
             if refunds.current_request.get() is not outer:

@@ -108,9 +108,12 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
 async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) -> None:
     """Signal the quotas that are used up, or nearly, once in a window."""
     for result in results:
-        percent = percent_reached(result)
-        events = ("100", "80") if percent == 100 else ("80",)
-        if percent and _is_reached_first(result, percent) and await _is_first_of_all(io, result, *events):
+        percent, verdict = percent_reached(result), result.verdict
+        if not percent or verdict is None:
+            continue
+        events = ("100", "80") if percent == 100 else ("80",)  # after 100, 80 is not sent
+        is_first, *_ = [_reached.is_first_in_window(verdict, event) for event in events]
+        if is_first and await _is_first_of_all(io, result, *events):
             await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
@@ -130,14 +133,6 @@ def percent_reached(result: Result) -> int:
     if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
         return 0
     return 80 if verdict.remaining else 100
-
-
-def _is_reached_first(result: Result, percent: int) -> bool:
-    """Return whether this percentage is reached for the first time in this window. After 100, 80 is not sent."""
-    assert result.verdict is not None
-    if percent == 100:
-        _reached.is_first_in_window(result.verdict, "80")
-    return _reached.is_first_in_window(result.verdict, str(percent))
 
 
 async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:

@@ -108,15 +108,10 @@ def on_request_closed(request: HttpRequest, release: Release) -> None:
             try:
                 close()
             finally:
-                release_leases(request)
+                run_sync(release_all(THREAD, request))
 
         request.close = close_and_release  # type: ignore[method-assign]
     leases.append(release)
-
-
-def release_leases(request: HttpRequest) -> None:
-    """Release the leases of the request."""
-    run_sync(release_all(THREAD, request))
 
 
 async def release_all(io: IO, request: HttpRequest) -> None:

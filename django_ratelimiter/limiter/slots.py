@@ -27,14 +27,11 @@ def retry_in(decision: Decision) -> float | None:
     """Return the seconds after which to ask again after a rejection; `None` = it will never be allowed."""
     if decision.unavailable or decision.retry_after is None:
         return decision.retry_after
-    return max(_pause(result) for result in decision.rejected_by)
-
-
-def _pause(result: Result) -> float:
-    seconds = (result.verdict and result.verdict.retry_after) or 0.0
-    if result.limit.holds_leases:
-        seconds = min(seconds, LEASE_POLL_SECONDS)
-    return max(seconds, SHORTEST_PAUSE_SECONDS)
+    waits = [SHORTEST_PAUSE_SECONDS]
+    for result in decision.rejected_by:
+        seconds = (result.verdict and result.verdict.retry_after) or 0.0
+        waits.append(min(seconds, LEASE_POLL_SECONDS) if result.limit.holds_leases else seconds)
+    return max(waits)
 
 
 class Slot:
