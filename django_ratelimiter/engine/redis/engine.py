@@ -31,8 +31,7 @@ from .cluster.sharding import SHARDS
 from .commands import ShardCommands, fields_of
 from .connections.clients import async_client_of
 from .connections.faults import explain
-from .connections.handshake import Handshake
-from .connections.server import Server
+from .connections.server import Handshake, Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, text_of
