@@ -39,7 +39,7 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         await io.send(engine_degraded, type(error), error=error)
     counted = [place for place, owner in enumerate(owners) if owner.rule.during_outage.counts]
     if not any(result.rejects for result in results):
-        verdicts = local.check([call[place] for place in counted], settings.LOCAL_SHARE)
+        verdicts = local.check_share([call[place] for place in counted], settings.LOCAL_SHARE)
         for place, verdict in zip(counted, verdicts, strict=True):
             results[place] = owners[place].result(verdict, local=True)
     _count(results, call, template.so_far)

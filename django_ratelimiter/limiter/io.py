@@ -17,10 +17,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
-from ..engine.adapters import ImmediateAdapter
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
-from ..engine.coroutines import shielded
+from ..engine.coroutines import ImmediateAdapter, shielded
 from ..identity import Identity
 from ..rules.awaiting import asked_by, look_up
 

@@ -154,7 +154,7 @@ class MeteredCost:
             verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
             try:
-                spent = fallback.local.spend(charges) if local else await io.check(Call.of(charges)) if charges else []
+                spent = fallback.local.check(charges) if local else await io.check(Call.of(charges)) if charges else []
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
                 continue

@@ -12,10 +12,9 @@ from math import inf
 from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
-from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, receipts_of
 from ..call import Answer, Call, CounterStates, LocalAnswer
-from ..coroutines import finished, run_sync
+from ..coroutines import ImmediateAdapter, as_async, finished, run_sync
 from ..usage import field_of, outcome_of
 from .store import Hand, LocalCounters
 

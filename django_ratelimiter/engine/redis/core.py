@@ -23,7 +23,6 @@ from .protocol import (
     CallEncoder,
     PackedCall,
     ScriptMode,
-    now,
 )
 
 
@@ -102,13 +101,15 @@ class RedisCore(CallEncoder, ABC):
             mark_refunded(receipts)
         return answer
 
-    async def _peek(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
+    async def _peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         call = Call.of(charges)
         if self._coordinator:
             return await self._coordinator.peek(call, now_us, self._deadline_from_now())
         return (await self._call(ScriptMode.PEEK, call, (), None, now_us)).peeked()
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Refund these verdicts, once each. Units that no longer count are ignored."""
         receipts = receipts_of(verdicts)
         if self._coordinator:
             await self._coordinator.refund(receipts)
@@ -117,6 +118,7 @@ class RedisCore(CallEncoder, ABC):
             mark_refunded(receipts)
 
     async def _reset(self, charges: Iterable[Charge]) -> None:
+        """Delete the counters of these charges: their next request has the full quota."""
         for shard, names in names_by_shard(self, charges).items():
             await self._send(shard, command("DEL", *names), kind=int)
 
@@ -137,8 +139,7 @@ class RedisCore(CallEncoder, ABC):
         deadline_at: float | None = None,
     ) -> Answer:
         """Send one call of check.lua, again if Redis has another time, and return the answer. All in one shard."""
-        if now_us is None and self.clock == "client":
-            now_us = now()
+        now_us = self.time_to_send() if now_us is None else now_us
         times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
         notes = self._partition_tracker.of(call, times[0], shard) if mode in COUNTING else ()
