@@ -75,10 +75,10 @@ class AsyncRedisEngine(RedisCore):
         special = now_us is not None or refund_if_denied or reject or counts or charges.returned
         if special or (packed := self.encode_filled(charges, version)) is None:
             return await self._decide(charges, refund_if_denied, version, now_us, reject, counts)
-        began, reply = monotonic(), await self._transport.call(packed[0])
-        if (answer := self._read(packed, reply)) is not None:
+        began, reply = monotonic(), await self._transport.call(packed)
+        if (answer := self._read(charges, reply)) is not None:
             return answer
-        return await self._check_again(packed, version, began)
+        return await self._check_again(charges, version, began)
 
     peek, refund, reset = RedisCore._peek, RedisCore._refund, RedisCore._reset
 

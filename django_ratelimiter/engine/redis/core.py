@@ -21,7 +21,6 @@ from .protocol import (
     COUNTING,
     OUT_OF_TIME,
     CallEncoder,
-    PackedCall,
     ScriptMode,
 )
 
@@ -63,11 +62,11 @@ class RedisCore(CallEncoder, ABC):
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
-    def _read(self, packed: PackedCall, reply: list[int]) -> Answer | None:
-        """Return the answer in the reply to a packed call; `None` = it must be repeated by `_check_again`."""
+    def _read(self, call: Call, reply: list[int]) -> Answer | None:
+        """Return the answer in the reply to a filled call; `None` = it must be repeated by `_check_again`."""
         try:
             if reply[0] >= 0:
-                answer = Answer(packed[1], reply)
+                answer = Answer(call, reply)
                 if answer.is_rejected:
                     self._partition_tracker.note_rejected(answer)
                 return answer
@@ -76,10 +75,10 @@ class RedisCore(CallEncoder, ABC):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Answer:
-        """Repeat a packed call. began: monotonic seconds, when it was sent."""
+    async def _check_again(self, call: Call, version: int | Version | None, began: float) -> Answer:
+        """Repeat a filled call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, packed[1], (), version, None, deadline_at=deadline_at)
+        return await self._call(ScriptMode.CHECK, call, (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,

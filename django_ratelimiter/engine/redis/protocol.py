@@ -13,10 +13,10 @@ from ..base import Charge, Verdict, Version, WrongServer, as_version, receipts_o
 from ..call import Call
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from .formats import CallFormats
 from .packing import (
     EMPTY,
     RECENT,
+    CallFormats,
     bulk_string,
     cost_of,
     keys_of_more,
@@ -59,10 +59,6 @@ MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
 COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
-
-
-#: A call as it is sent, and the call.
-PackedCall = tuple[bytes, Call]
 
 
 class CallEncoder:
@@ -164,15 +160,14 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(self, call: Call, version: int | Version | None) -> PackedCall | None:
-        """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
+    def encode_filled(self, call: Call, version: int | Version | None) -> bytes | None:
+        """Return the packed call that checks these charges, without creating them; `None` = `encode` must pack it."""
         template = call.template
         is_fixed = template.is_filled and (template.packed or packed_of(template)).records
         if not (is_fixed and self._uses_templates) or self._partition_tracker.waiting:
             return None
         minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
-        packed = self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
-        return None if packed is None else (packed, call)
+        return self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
 
     def _encode_format(
         self, call: Call, version: int | Version | None, minute: int, notes: Sequence[PartitionNote]
