@@ -122,7 +122,7 @@ def _limits_of(call: Any) -> _Shown:
 
 
 def _with_policy(limits: Sequence[ShownLimit | None]) -> _Shown:
-    items = [each[1] for each in limits if each is not None]
+    items = [item for _, item, *_ in filter(None, limits)]
     return limits, items, ("RateLimit-Policy", ",".join(items))
 
 

@@ -72,9 +72,9 @@ class MemoryCounters:
         """
         if spending and not (reject or ahead or wants) and (charged := self._allow(named, now)) is not None:
             return charged
-        leads = [0 if each[1].limit.is_by_the_clock else ahead for each in named] if ahead else [0] * len(named)
+        leads = [0 if charge.limit.is_by_the_clock else ahead for _, charge, *_ in named] if ahead else [0] * len(named)
         found = [self._look(each, now + lead) for each, lead in zip(named, leads, strict=True)]
-        rejected = reject or not all(each[10] or not each[1].gating for each in found)
+        rejected = reject or not all(each[10] or not each[1].gating for each in found)  # passes; by name takes longer
         taken = [0] * len(found)
         if wants:
             if spending and not rejected:
@@ -95,10 +95,10 @@ class MemoryCounters:
             name, limit = _name(verdict.charge), verdict.charge.limit
             counter = self._by_name.get(name)
             if counter and verdict.spent:
-                spent, at = verdict.spent, verdict.spent_at_us
-                state = STEPS[limit.algorithm].refund(counter[0], spent, at, limit.terms_at(at))
-                if state:
-                    self._by_name[name] = state, counter[1]
+                (state, expires_at), at = counter, verdict.spent_at_us
+                refunded = STEPS[limit.algorithm].refund(state, verdict.spent, at, limit.terms_at(at))
+                if refunded:
+                    self._by_name[name] = refunded, expires_at
             verdict.mark_refunded()
 
     def _allow(self, named: Sequence[Named], now: int) -> CounterStates | None:
@@ -197,9 +197,9 @@ class MemoryCounters:
 
     def _extend(self, name: str, until_us: int) -> None:
         """Extend the expiry of a counter charged under a higher quota: it must last until the cost would be allowed."""
-        counter = self._by_name.get(name)
-        if counter and counter[1] < until_us:
-            self._by_name[name] = counter[0], until_us
+        state, expires_at = self._by_name.get(name, ((), until_us))
+        if expires_at < until_us:
+            self._by_name[name] = state, until_us
 
 
 def _name(charge: Charge) -> str:
