@@ -36,7 +36,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.identity import untrusted
 from django_ratelimiter.limiter import events, io, slots
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, epochs, uncommitted, versions
+from django_ratelimiter.rules.stored import access_cache, published, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -174,12 +174,11 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(epochs, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(published, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
     untrusted.named.clear()
     untrusted.noted.clear()
     untrusted.heard.clear()
-    uncommitted.forget_all()
     tiers.forget()
     access_cache.forget()
     if isinstance(backend._engine, LocalFirstEngine):

@@ -16,7 +16,6 @@ from ..exceptions import AccessDenied
 from ..headers.syntax import name_of, quota_of
 from ..identity import Identity, access_entry_for, digest, partition
 from ..inspection.counters import moment_of
-from ..inspection.history import Usage, usage_of
 from ..limiter.charges import limit_request
 from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
@@ -25,6 +24,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
+from ..usage.reports.callers import Usage, usage_of
 from ..values.partitions import PROVEN, is_address
 
 

@@ -31,6 +31,10 @@ TICKS_US: Final = (1, 1_000, 1_000_000)
 
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
+#: The milliseconds for which a process keeps units that it fetches in advance: at most, and to count by itself.
+MAX_SYNC_MS: Final = 3_600_000
+LOCAL_MS: Final = -1
+
 #: The longest time to fill a bucket, in microseconds: added to the current time it is still exact.
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
@@ -323,3 +327,32 @@ def _delay_us(seconds: float) -> int:
     if not isinstance(seconds, int | float | Decimal) or seconds != seconds or seconds < 0:
         raise ValueError(f"max_delay: must be a number of seconds from 0, not {seconds!r}.")
     return min(int(Fraction(str(+seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT
+
+
+def sync_seconds(sync_interval_ms: object) -> float | None:
+    """Return `sync_interval_ms` in seconds; negative = purely local, `None` = exact. Raises ValueError for another."""
+    if sync_interval_ms is None or sync_interval_ms == 0:
+        return None
+    if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= MAX_SYNC_MS:
+        raise ValueError(
+            f"sync_interval_ms: must be a whole number of milliseconds up to {MAX_SYNC_MS}, 0 or -1, "
+            f"not {sync_interval_ms!r}."
+        )
+    return -1.0 if sync_interval_ms == LOCAL_MS else sync_interval_ms / 1_000
+
+
+def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
+    """Raise ValueError, with the limit's field, for a limit whose units cannot be fetched in advance."""
+    if sync_interval is None:
+        return
+    if not limit.traits.fetches:
+        names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.fetches)
+        why = "its units are requests in progress" if limit.holds_leases else "each request has a delay of its own"
+        raise ValueError(
+            f"algorithm: the units of {limit.algorithm} cannot be fetched in advance, as {why}; clear "
+            f"sync_interval_ms, or choose one of {names}."
+        )
+    if sync_interval * 1_000_000 > limit.window_us:
+        raise ValueError(
+            "window: must not be shorter than sync_interval_ms, for which processes keep the units that they fetch."
+        )

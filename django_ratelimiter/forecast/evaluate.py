@@ -86,10 +86,9 @@ class Evaluator:
 
     def _found(self, requests: Requests) -> Iterable[tuple[int, int]]:
         kinds = [*dict.fromkeys(requests.kinds)]
-        calls = [self._call(kind) for kind in kinds]
-        if len(kinds) > 1 or (calls[0] and not self._is_simple(calls[0])):
-            return self._one_by_one(requests) if any(calls) else ()
-        call = calls[0]
+        call = self._call(kinds[0])
+        if len(kinds) > 1 or (call and not self._is_simple(call)):
+            return self._one_by_one(requests) if any(map(self._call, kinds)) else ()
         if call is None:
             return ()
         cost = call[0].cost

@@ -25,12 +25,10 @@ from ..usage.reports.coverage import DAY, Period
 from ..usage.reports.report import Report
 from ..usage.reports.totals import Figures, last
 from ..usage.times import Granularity, aware, midnight, now, stored
-from .answer import RuleForecast
+from .answer import Blind, RuleForecast, blind_by_nature, unseen_tiers
 from .code import costs_of_scope
-from .estimates import SAMPLED_ONE_IN
 from .evaluate import Evaluator, Kind, Requests, evaluators
-from .ledger import Blind, blind_by_nature, unseen_tiers
-from .tally import Tally
+from .tally import SAMPLED_ONE_IN, Tally
 
 YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"

@@ -1,13 +1,13 @@
-"""What an earlier and a changed rule reject, added up over callers."""
+"""What an earlier and a changed rule reject, added up over callers; of sampled ones, with a range for all."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from math import sqrt
 from typing import Final, NamedTuple
 
-from .estimates import Range
 from .evaluate import NONE_REJECTED, Evaluator, Rejected, Requests
 
 #: What is counted, in requests and in callers with such a request: rejected by the earlier rule, by the changed one, by
@@ -16,6 +16,27 @@ BEFORE, AFTER, NEWLY, NO_LONGER = range(4)
 
 #: The number of top callers, unless the user asks for more.
 MAX_CALLERS: Final = 20
+
+#: One partition in this many is sampled.
+SAMPLED_ONE_IN: Final = 16
+
+#: Standard errors of a range on each side: 19 of 20 ranges contain the true value.
+_ERRORS: Final = 1.96
+
+
+class Range(NamedTuple):
+    """A number between `low` and `high`, as far as is known; `about` is the best estimate."""
+
+    low: float
+    about: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        """Return the range with each of the three numbers times this."""
+        return Range(self.low * factor, self.about * factor, self.high * factor)
+
+
+NOTHING: Final = Range(0, 0, 0)
 
 
 class TopCaller(NamedTuple):
@@ -100,3 +121,27 @@ class Tally:
 def _beyond(found: Rejected, other: Rejected) -> Rejected:
     """Return the requests that are in one of these alone."""
     return {place: count - more for place, count in found.items() if count > (more := other.get(place, 0))}
+
+
+def all_callers(found: Range) -> Range:
+    """Return the number of all callers, given that of the sampled ones.
+
+    Low and high are those of the score interval of a Poisson count: how many callers there are in all is known by the
+    sample, too.
+    """
+    return Range(_score(found.low, -1), found.about, _score(found.high, 1)).times(SAMPLED_ONE_IN)
+
+
+def all_requests(found: Range, callers: Range, scale: float, total: float) -> Range:
+    """Return the requests of all callers, given those of the sampled ones.
+
+    callers: who made them. scale: requests of all callers for each request of a sampled one. total: of all, rejected or
+    not. A sum with few callers is only known to about its square root: with four callers, to a factor of two.
+    """
+    low_error, high_error = (_ERRORS / sqrt(count) if count else 1.0 for count in (callers.low, callers.high))
+    low, high = found.low * scale * max(0.0, 1 - low_error), found.high * scale * (1 + high_error)
+    return Range(low, min(found.about * scale, total), min(high, total))
+
+
+def _score(found: float, side: int) -> float:
+    return max(0.0, found + _ERRORS**2 / 2 + side * _ERRORS * sqrt(found + _ERRORS**2 / 4))

@@ -35,25 +35,7 @@ from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
 from .proxies import client_address, client_ip, network_around
 from .users import FAILED, UserNotLoaded, is_djangos_own, log_unreadable_user, ninjas_user, user_key, user_of
 
-__all__ = [
-    "MAX_API_KEY",
-    "BodyNotRead",
-    "Identity",
-    "UserNotLoaded",
-    "access_entry_for",
-    "client_ip",
-    "denied_as",
-    "digest",
-    "digests",
-    "hash_api_key",
-    "identify",
-    "is_of_unreadable",
-    "message_for",
-    "meta_name",
-    "part_of_match",
-    "partition",
-    "source_digest",
-]
+__all__ = ["BodyNotRead", "UserNotLoaded", "client_ip", "digest", "hash_api_key", "identify", "partition"]
 
 #: Longer keys are never valid, and are not hashed.
 MAX_API_KEY: Final = 256

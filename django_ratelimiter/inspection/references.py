@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import starmap
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ..backend import get_engine
 from ..conf import read_alias
@@ -33,16 +34,20 @@ MAX_READ: Final = 100_000
 SPAN: Final = timedelta(days=7)
 
 
-class Rejected(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rejected:
     """The rejection that a reference names, with the rule's exact spelling.
 
-    callers: the aliases that it may mean, as far as they are known and the reader may see them. problem: why they
-    cannot be read now.
+    callers: the aliases that it may mean, as far as they are known. problem: why they cannot be read now. found:
+    whether an explanation has the counter that rejected.
     """
+
+    MEMBERS: ClassVar = ("reference", "found", "problem")
 
     reference: Reference
     callers: tuple[str, ...] = ()
     problem: str = ""
+    found: bool = False
 
     @property
     def is_shared(self) -> bool:

@@ -70,7 +70,7 @@ class LimitRequest(NamedTuple):
     `partition`. cost: units; `None` = each rule's own. earlier: what other entry points decided for this request.
     before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
     those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
-    else. body: see `Body`. heeds_access: `False` = as if there were no access entries.
+    else. body: see `Body`.
     """
 
     facts: Facts
@@ -85,7 +85,6 @@ class LimitRequest(NamedTuple):
     partition: str | None = None
     only_leases: bool = False
     body: Body = "read"
-    heeds_access: bool = True
 
 
 def limit_request(
@@ -117,7 +116,7 @@ def limit_request(
     # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
     who, body = Identity(http), "first_the_others"
-    asked = facts, http, who, cost, max_delay, earlier, before_authentication, inline, reach, None, False, body, True
+    asked = facts, http, who, cost, max_delay, earlier, before_authentication, inline, reach, None, False, body
     return _new(LimitRequest, asked)
 
 
@@ -135,8 +134,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     """
     if not rules.enforced:
         return NO_RULES
-    facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body, heeds_access = request
-    access = None if entries is NOBODY or not heeds_access else access_entry_for(entries, identity)
+    facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body = request
+    access = None if entries is NOBODY else access_entry_for(entries, identity)
     if access is not None:
         if access.action == "allow":
             return NO_RULES

@@ -16,7 +16,6 @@ from ..engine.usage import field_of, name_of
 from ..exceptions import EngineUnavailable
 from ..signals import engine_degraded
 from .io import IO, TrialIO
-from .templates import owned
 
 #: Counts in this process meanwhile.
 local: FallbackEngine = FallbackEngine()
@@ -33,7 +32,7 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         return None
     results = [owner.result(None) for owner in owners]
     if isinstance(io, TrialIO):
-        io.note_outage(owned(call), error)
+        io.note_outage(call, error)
         return decide(results, version, degraded=True)
     if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):  # at intervals
         await io.send(engine_degraded, type(error), error=error)

@@ -21,7 +21,7 @@ from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
 from ..engine.coroutines import ImmediateAdapter, shielded
 from ..identity import Identity
-from ..rules.awaiting import asked_by, look_up
+from ..rules.reading import asked_by, look_up
 
 T = TypeVar("T")
 Verdicts = Sequence[Verdict]
@@ -145,8 +145,8 @@ class TrialIO(IO):
     async def refund(self, verdicts: Verdicts) -> None:
         mark_refunded(verdicts)
 
-    def note_outage(self, charges: Sequence[Any], error: Exception) -> None:
-        """Called with the `RuleCharge`s that the failure policies decide, and the reason."""
+    def note_outage(self, charges: Call, error: Exception) -> None:
+        """Called with the charges that the failure policies decide, and the reason."""
 
 
 THREAD: Final = IO()

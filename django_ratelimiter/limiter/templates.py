@@ -23,14 +23,6 @@ MAX_VARIANTS: Final = 32
 MaxDelay = float | str | None
 
 
-class RuleCharge(NamedTuple):
-    """A charge, with its rule and tier."""
-
-    rule: RuleRecord
-    tier: TierRecord | None
-    charge: Charge
-
-
 class NamedValue(NamedTuple):
     """The value of one name whose values are short."""
 
@@ -121,12 +113,6 @@ class RuleTemplate:
             )
             for limit, delay, generation in self.records
         ]
-
-
-def owned(charges: Call) -> list[RuleCharge]:
-    """Return the charges, each with its rule and tier."""
-    call: Any = charges.template
-    return [RuleCharge(owner.rule, owner.tier, charge) for owner, charge in zip(call.owners, charges, strict=True)]
 
 
 def decision_of(charges: Call, verdicts: Sequence[Verdict], version: Version) -> Decision:

@@ -32,7 +32,7 @@ from .inline import rule_of
 from .reading import Turns, turns
 from .records import UNREAD
 from .ruleset import NO_VERSION, RuleSet
-from .stored import access_cache, copies, epochs, storage, tables, uncommitted, versions
+from .stored import access_cache, published, storage, tables, uncommitted, versions
 from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
@@ -205,7 +205,7 @@ def _number_anew(raw: bool, **signal: Any) -> None:
 
 
 def _on_access_entry(using: str, **_signal: Any) -> None:
-    transaction.on_commit(copies.write_entries, using=using)
+    transaction.on_commit(published.write_entries, using=using)
 
 
 def _mark_outdated(**kwargs: Any) -> None:
@@ -352,7 +352,7 @@ def _use_copy() -> RuleSet:
     for pause in (0.0, *(versions.PUBLISH_PAUSES if is_first else ())):  # the first call has to connect
         time.sleep(pause)
         with suppress(EngineUnavailable):
-            copy = copies.read()
+            copy = published.read_copy()
             break
     known = _state.rules  # the database may have answered meanwhile
     if copy is not None and (known.is_copy or copy.rules.version.order > known.version.order):
@@ -390,7 +390,7 @@ def _keep(rules: RuleSet) -> None:
     _state.rules, _state.outdated = rules, False
     _state.reread_at = float("inf")
     with suppress(ImproperlyConfigured):  # an engine that cannot be made: failure policies decide
-        if epochs.is_memory():
+        if published.is_memory():
             _state.reread_at = time.monotonic() + settings.RULES_MAX_AGE
     if rules is storage.NO_TABLES:  # look again soon: another process may run `migrate`
         _state.outdated, _state.failed_at = True, time.monotonic()

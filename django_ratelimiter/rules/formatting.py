@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.formats import date_format, number_format
-from django.utils.translation import get_language, gettext_lazy, ngettext, ngettext_lazy, pgettext_lazy
+from django.utils.translation import get_language, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
 
 from ..engine.limits import OPTIONS, Limit
+from ..models.limits import window_in_short
 from ..values.bounds import MAX_NAMES
 from .records import LimitRecord, RuleRecord
 
@@ -56,21 +57,6 @@ CALENDAR_RATES: Final = {
     "year": gettext_lazy("%(quota)s per calendar year"),
 }
 
-CALENDAR_UNITS: Final = {
-    "day": gettext_lazy("calendar day"),
-    "week": gettext_lazy("calendar week"),
-    "month": gettext_lazy("calendar month"),
-    "year": gettext_lazy("calendar year"),
-}
-
-#: Seconds, and their abbreviation.
-SHORT_UNITS: Final[tuple[tuple[int, Any], ...]] = (
-    (86_400, pgettext_lazy("days, abbreviated", "d")),
-    (3_600, pgettext_lazy("hours, abbreviated", "h")),
-    (60, pgettext_lazy("minutes, abbreviated", "min")),
-    (1, pgettext_lazy("seconds, abbreviated", "s")),
-)
-
 
 def limits_in_words(rule: RuleRecord) -> str:
     """Return each tier's limits: "free: 100 per minute, sliding window; pro: unlimited"."""
@@ -102,16 +88,12 @@ def limits_in_short(rule: RuleRecord, tiers: Sequence[str] = ()) -> str:
 
 
 def limit_in_short(limit: Limit) -> str:
-    """Return a limit without its algorithm: "100/h", "10/15 min", "5 at once", "100/calendar month"."""
+    """Return a limit without its algorithm: "100/h", "10/15 min", "5 at once", "100 per calendar month"."""
     if limit.holds_leases:
         return _("%(quota)s at once") % {"quota": units(limit.quota)}
     if limit.calendar:
-        return f"{units(limit.quota)}/{CALENDAR_UNITS[limit.calendar]}"
-    for seconds, unit in SHORT_UNITS:
-        count, rest = divmod(limit.window_us, seconds * 1_000_000)
-        if count and not rest:
-            return f"{units(limit.quota)}/{unit if count == 1 else f'{count} {unit}'}"
-    return f"{units(limit.quota)}/{_decimal(limit.window_us)} {SHORT_UNITS[-1][1]}"
+        return rate_in_words(limit, units(limit.quota))
+    return f"{units(limit.quota)}/{window_in_short(limit.window)}"
 
 
 def limit_in_words(record: LimitRecord) -> str:

@@ -99,19 +99,19 @@ class RuleRecord:
     slug: str
     name: str
     mode: str
-    methods: frozenset[str]
-    path: str
-    path_kind: str
-    view_name: str
-    scope: str
-    partition_by: tuple[str, ...]
-    missing_partition: str
-    failure_policy: str
-    cost: int
-    priority: int
-    message: str
-    count_refusals: bool
     limits: Mapping[str | None, tuple[LimitRecord, ...]] = field(hash=False)
+    methods: frozenset[str] = frozenset()
+    path: str = ""
+    path_kind: str = PATH_KINDS[0]
+    view_name: str = ""
+    scope: str = ""
+    partition_by: tuple[str, ...] = ()
+    missing_partition: str = MISSING_PARTITION[0]
+    failure_policy: str = "local"
+    cost: int = 1
+    priority: int = 100
+    message: str = ""
+    count_refusals: bool = False
     charge_when: str = CHARGE_WHEN[0]
     sync_interval: float | None = None
     counters: str = ""

@@ -19,7 +19,7 @@ from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.limiter import charges
 from django_ratelimiter.models import AccessEntry, Tier
 from django_ratelimiter.rules import ttl_cache
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import access_cache, storage
 from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
 from django_ratelimiter.values.digests import whole
 
@@ -177,7 +177,7 @@ class TestRemembering:
     def test_as_many_as_a_process_can_hold(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(access_cache, "MAX_ENTRIES", 2)
+        monkeypatch.setattr(storage, "MAX_ENTRIES", 2)
         for last in range(3):
             enter(value=f"192.0.2.{last}")
         found = access_cache.access_list()

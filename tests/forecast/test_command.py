@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter.forecast.logs import source
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
+from tests.making import calls_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
@@ -221,16 +221,4 @@ def test_one_line_of_a_log_meets_few_files(log: Path, replayed: Replayed, more: 
 def called(replayed: Replayed) -> Counter[str]:
     """How often each function of ours is called by a replay, when all that is asked once was asked before."""
     replayed("--no-progress")
-    found = Counter[str]()
-
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call" and (name := frame.f_code.co_filename.partition("/django_ratelimiter/")[2]):
-            found[f"{name}:{frame.f_code.co_qualname}"] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        replayed("--no-progress")
-    finally:
-        sys.setprofile(before)
-    return found
+    return calls_of(lambda: replayed("--no-progress"))

@@ -34,7 +34,7 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     assert text.startswith("GET /hello/, view hello, route hello/\nAllowed.\n")
     assert "posts: Method: it is for POST, and this is GET." in text
     client.get("/hello/")
-    assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
+    assert "1 of 1 used, 0 left; would be blocked until " in run("GET", "/hello/", "--ip", "127.0.0.1")
 
 
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
@@ -58,10 +58,7 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     rejected = [client.get("/hello/") for _ in range(2)][1]
     reference = rejected["X-RateLimit-Reference"]
     mine = run("--reference", reference, "--ip", "127.0.0.1")
-    asked, rejection, now = mine.splitlines()[:3]
-    assert (asked, now) == ("GET /hello/, view hello, route hello/", "Now: Rejected with status 429 by hello.")
-    assert rejection.startswith("Rejected by hello (limit now: 1 per day, token bucket): 1 since ")
-    assert rejection.endswith(f" ({reference})")
+    assert mine.splitlines()[:2] == ["GET /hello/, view hello, route hello/", "Rejected with status 429 by hello."]
     assert "! One of the counters below is the one that rejected." in mine
     assert "    1 per day, token bucket (rejected before): 1 of 1 used" in mine
     assert mine.count("(rejected before)") == 1
@@ -83,7 +80,7 @@ def test_a_reference_alone_asks_for_the_caller(
     reference = [client.get("/hello/", headers={"X-Org": "a"}) for _ in range(2)][1]["X-RateLimit-Reference"]
     lines = run("--reference", reference).splitlines()
     assert f"! Enter the caller's values to see the counter that rejected. Not known here: {counted_by}." in lines
-    assert lines[2].startswith(f"Now: Not known without {counted_by}, which these rules count by: all.")
+    assert lines[1].startswith(f"Not known without {counted_by}, which these rules count by: all.")
     [tier] = [each for each in lines if each.startswith("Tier: ")]
     assert tier.startswith("Tier: not known, as only the digest of this caller is known")
 
@@ -116,13 +113,8 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.0/30", reason="scraper")
     access_cache.forget()
     denied = run("--reference", reference, "--ip", "127.0.0.1")
-    assert "now: denied by an access entry (" in denied
     assert "! An access entry denies this caller: every request is rejected. (127.0.0.0/30: scraper)" in denied
-    assert "! This is the caller who was rejected." in denied
     assert "of the counters below" not in denied
-    other = run("--reference", reference, "--ip", "127.0.0.2")
-    assert "denied by" not in other.splitlines()[1]  # this line is about the caller who was rejected
-    assert "the caller who was rejected" not in other
     entry.delete()
     access_cache.forget()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
@@ -139,9 +131,7 @@ def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRu
     make_rule("all", quota=1)
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     found = json.loads(run("GET", "/hello/", "--reference", reference, "--json"))
-    [rejection] = found["logged"].pop("rejections")
-    assert (rejection["limit"], rejection["times"], rejection["allowed"]) == ("1 per day, token bucket", 1, False)
-    assert found["logged"] == {"reference": reference, "found": True}
+    assert found["logged"] == {"reference": reference, "found": True, "problem": ""}
     assert json.loads(run("GET", "/hello/", "--json"))["logged"] is None
 
 

@@ -9,9 +9,7 @@ from io import StringIO
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, ManagementUtility, call_command
-from django.db import connection
 
-from django_ratelimiter.checks.callers import check_leftovers
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
@@ -48,24 +46,6 @@ def stored(user: User, pro: Tier) -> str:
 
 def rows() -> list[int]:
     return [model.objects.count() for model in (AccessEntry, TierAssignment, TopPartition, UsageSample)]
-
-
-def test_a_check_names_what_a_deletion_without_signals_has_left(stored: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM auth_user WHERE id = %s", [stored])
-    [message] = check_leftovers()
-    assert message.id == "django_ratelimiter.W023"
-    assert message.msg.startswith(f"Access entries or tier assignments are for users that do not exist: {stored}. They")
-    forget(f"user:{stored}")
-    assert check_leftovers() == []
-
-
-def test_callers_of_another_model_are_not_missed_among_users(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    AccessEntry.objects.create(kind="user", value="shop.Device:7", action="deny")
-    to_python = "django.contrib.auth.models.User._meta.pk.to_python"
-    monkeypatch.setattr(to_python, lambda text: int(f"{text}".rpartition(":")[2]))  # takes any text, as a text key does
-    User.objects.filter(pk=7).delete()
-    assert check_leftovers() == []
 
 
 def test_the_command_removes_what_it_can_and_says_what_stays(

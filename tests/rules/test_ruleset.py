@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Limit
-from django_ratelimiter.rules import index
+from django_ratelimiter.rules import ruleset
 from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
 
 from .build import limit_data, rule_data, snapshot
@@ -114,8 +114,8 @@ def test_what_is_remembered_tells_beginnings_of_paths_apart_also_where_an_exact_
 
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
-    rules = index.RuleIndex(RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/"))).rules)
+    monkeypatch.setattr(ruleset, "MAX_REMEMBERED", 3)
+    rules = ruleset.RuleIndex(RuleSet.from_snapshot(snapshot(rule_data(path_kind="prefix", path="/api/"))).rules)
     for number in range(10):
         rules.match(Facts("GET", f"/api/items/{number}/"))
     assert len(rules._remembered) == 1, "their paths begin alike"
@@ -128,22 +128,24 @@ def test_requests_that_meet_the_same_rules_share_one_tuple_however_many_paths_th
     rules = RuleSet.from_snapshot(
         snapshot(rule_data("all"), rule_data("pages", path_kind="prefix", path="/blog/archive/old/"))
     )
-    made = [rules.match(Facts("GET", f"/blog/{number}/")) for number in range(index.MAX_REMEMBERED + 1_000)]
+    made = [rules.match(Facts("GET", f"/blog/{number}/")) for number in range(ruleset.MAX_REMEMBERED + 1_000)]
     assert {tuple(rule.slug for rule in met) for met in made} == {("all",)}
     assert len({id(met) for met in made}) == 1, "by which templates are kept"
 
 
 def test_methods_that_a_client_makes_up_are_of_one_kind() -> None:
-    rules = index.RuleIndex(RuleSet.from_snapshot(snapshot(rule_data("read", methods=["GET"]), rule_data("any"))).rules)
+    rules = ruleset.RuleIndex(
+        RuleSet.from_snapshot(snapshot(rule_data("read", methods=["GET"]), rule_data("any"))).rules
+    )
     for method, slugs in (("A" * 9_000, ["any"]), ("B" * 9_000, ["any"]), ("GET", ["any", "read"])):
         assert [rule.slug for rule in rules.match(Facts(method, "/"))] == slugs
     assert len(rules._remembered) == 2
 
 
 def test_sets_of_rules_that_are_shared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(ruleset, "MAX_REMEMBERED", 3)
     names = ("a", "b", "c", "d", "e")
-    rules = index.RuleIndex(
+    rules = ruleset.RuleIndex(
         RuleSet.from_snapshot(snapshot(*(rule_data(name, path_kind="exact", path=f"/{name}/") for name in names))).rules
     )
     for name in (*names, "a"):

@@ -17,7 +17,6 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter.limiter.charges import build_charges, limit_request
-from django_ratelimiter.limiter.templates import owned
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
@@ -277,12 +276,10 @@ def test_the_limits_that_are_met_are_multiplied(rules: RuleSet, assign: Assign) 
     rule = Rule.objects.create(slug="api", name="API", partition_by=["ip"], mode="enforce")
     RuleLimit.objects.create(rule=rule, quota=10, window_seconds=60, soft_quota=5)
     assign("pro", (None, 1), partition="ip:192.0.2.0/24", multiplier=2)
-    [twice, once] = [
-        owned(build_charges(cache.current_rules(), NOBODY, limit_request(request)))
-        for address in ("192.0.2.7", "203.0.113.7")
-        for request in [RequestFactory(REMOTE_ADDR=address).get("/")]
-    ]
-    assert [
-        (each.tier and each.tier.slug, each.charge.limit.quota, each.charge.limit.soft_quota) for each in twice
-    ] == [("pro", 20, 10)]
-    assert [(each.tier, each.charge.limit.quota, each.charge.limit.soft_quota) for each in once] == [(None, 10, 5)]
+    found = []
+    for address in ("192.0.2.7", "203.0.113.7"):
+        request = limit_request(RequestFactory(REMOTE_ADDR=address).get("/"))
+        call: Any = build_charges(cache.current_rules(), NOBODY, request)
+        [owner], [charge] = call.template.owners, call
+        found.append((owner.tier and owner.tier.slug, charge.limit.quota, charge.limit.soft_quota))
+    assert found == [("pro", 20, 10), (None, 10, 5)]

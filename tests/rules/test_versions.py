@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
+from tests.making import calls_of
 
 from .rows import held, make_rule
 
@@ -64,6 +65,30 @@ def test_every_save_and_delete_is_a_version_in_force() -> None:
     assert held() == storage.committed_version()
     rule.delete()
     assert quota_in_force() is None
+
+
+#: The files of ours in which the save of a rule runs, from the first signal to the copy in Redis.
+MOST_FILES = 30
+
+
+@pytest.mark.parametrize("with_limits", [False, True])
+def test_the_save_of_a_rule_meets_few_files(with_limits: bool) -> None:
+    rule = make_rule(partition_by=["ip"], path_kind="prefix", path="/api/")
+
+    def save() -> None:
+        rule.priority += 1
+        with transaction.atomic() if with_limits else nullcontext():
+            rule.save()
+            for limit in rule.limits.all() if with_limits else ():
+                limit.quota = rule.priority
+                limit.save()
+
+    save()
+    before = held()
+    met = {name.partition(":")[0] for name in calls_of(save)}
+    assert held() == storage.committed_version() != before
+    assert {"models/rules.py", "rules/stored/versions.py", "engine/redis/engine.py"} < met
+    assert len(met) <= MOST_FILES, sorted(met)
 
 
 class TestNothingChanged:

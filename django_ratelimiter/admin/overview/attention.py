@@ -16,8 +16,8 @@ from ...checks import messages_about
 from ...exceptions import EngineUnavailable
 from ...identity.proxies import trusting
 from ...inspection.counters import shared_counters
-from ...inspection.explanation import at_limit_in_words
 from ...inspection.references import everybody
+from ...inspection.words import at_limit_in_words
 from ...models import UsageBucket, UsageEpisode
 from ...rules import cache
 from ...rules.formatting import moment_in_words, units, until_in_words

@@ -20,8 +20,8 @@ from ...exceptions import EngineUnavailable
 from ...identity import untrusted
 from ...models import RuleSetVersion
 from ...rules import cache
-from ...rules.stored import epochs, storage
-from ...rules.stored.epochs import version_in_force
+from ...rules.stored import published, storage
+from ...rules.stored.published import version_in_force
 
 #: How often the engine is called: the first call of a process may have no connection yet, which is no error.
 ATTEMPTS: Final = 2
@@ -124,7 +124,7 @@ class Status(NamedTuple):
     number: int
     version: RuleSetVersion | None
     older: Mapping[int, int]
-    held: epochs.Held
+    held: published.Held
 
 
 def read_status(health: Health) -> Status:
@@ -136,7 +136,7 @@ def read_status(health: Health) -> Status:
     stopped, resumed = (None, switched) if enforced else (switched, None)
     older = _older(health.versions, committed)
     state = _state(enforced, health)
-    held = epochs.compared(health.versions[0]) if health.versions else epochs.Held.OURS
+    held = published.compared(health.versions[0]) if health.versions else published.Held.OURS
     return Status(state, stopped, resumed, committed.number, latest, older, held)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db.models import QuerySet
+from django.db.models.signals import post_save, pre_save
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -17,7 +18,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from ...models import Rule, RuleLimit
 from ...rules.files.writing import text_of_database
 from ...rules.formatting import listed
-from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
 from ..versioned import SaveAborted, saved_as_version
 from .confirmation import may_enforce, question_page
@@ -112,8 +112,12 @@ def _save(rows: Sequence[Rule] | Sequence[RuleLimit], column: str) -> None:
     On SQLite there is a query for every few hundred rows.
     """
     model: Any = type(rows[0])
-    with signals_of_save(rows, created=False, columns=frozenset({column})):
-        model._base_manager.using(primary()).bulk_update(rows, [column])
+    named: Any = {"raw": False, "using": primary(), "update_fields": frozenset({column})}
+    for row in rows:
+        pre_save.send(model, instance=row, **named)
+    model._base_manager.using(primary()).bulk_update(rows, [column])
+    for row in rows:
+        post_save.send(model, instance=row, created=False, **named)
 
 
 def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> None:

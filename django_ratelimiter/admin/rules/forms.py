@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
-from ...models.options import NOT_GIVEN, columns_used
+from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
 from ...rules.stored.history.log import first_generation
 from ..forecast import UnsavedForm

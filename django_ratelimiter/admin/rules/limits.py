@@ -21,13 +21,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ...engine.algorithms import STEPS, Microseconds, Units
 from ...engine.calendars import CALENDARS
-from ...engine.limits import Limit
+from ...engine.limits import LOCAL_MS, MAX_SYNC_MS, Limit
 from ...engine.registry import Algorithm
 from ...models import Rule, RuleLimit
-from ...models.options import NOT_GIVEN, columns_used
+from ...models.limits import NOT_GIVEN, columns_used
 from ...rules.formatting import duration, per, rate_in_words, units
 from ...values.bounds import MAX_LIMITS
-from ...values.sync_interval import LOCAL_MS, MAX_MS
 from ..formatting import others_in_words
 from ..identities import IdentitiesField, label_of
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
@@ -194,7 +193,7 @@ class RuleFacts(forms.Form):
     partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
     charge_when = forms.CharField(required=False)
-    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_MS)
+    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_SYNC_MS)
 
 
 def live_preview(typed: QueryDict) -> dict[str, Any]:

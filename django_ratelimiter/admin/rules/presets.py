@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule, RuleLimit, Tier
-from ...models.options import NOT_GIVEN
+from ...models.limits import NOT_GIVEN
 from ...rules.routes import views
 from ...values.bounds import MAX_LIMITS
 

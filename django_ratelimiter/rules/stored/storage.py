@@ -1,4 +1,4 @@
-"""The rule set in the primary database: its number, its snapshots, and its rows if there is no snapshot yet."""
+"""The rule set in the primary database: number, snapshots, and rows if there is no snapshot yet; and access entries."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any, Final
 
 from django.db import Error, connections, router
 from django.db.models import OuterRef, Q, Subquery
+from django.utils import timezone
 
 from ...databases import as_committed, read_beside
 from ...engine.base import Version
 from ...logs import logger
+from ...values.access import AccessRecord
 from ..ruleset import NO_VERSION, RuleSet, Snapshot
 from . import tables
 from .compiler import snapshot_of_rows
@@ -21,6 +23,9 @@ READINGS: Final = 5
 
 #: Maximum number of snapshots in memory while many are read; each contains the whole rule set.
 CHUNK: Final = 5
+
+#: Maximum number of access entries in one process; the latest are used.
+MAX_ENTRIES: Final = 50_000
 
 #: The rules if the app is not installed, or its tables do not exist. They were never edited, so calls of
 #: the engine do not carry their version: another database may have published a later one there.
@@ -103,6 +108,18 @@ def snapshot_of(version: Version) -> dict[str, Any] | None:
     snapshot = snapshot_of_rows(as_committed)
     number, epoch, enforced = state().values_list("number", "epoch", "enforcement_enabled").get()
     return snapshot | {"enforcement": enforced} if (number, epoch) == version else None
+
+
+def access_entries() -> list[AccessRecord]:
+    """Return the access entries that have not expired, the latest first."""
+    rows = models.AccessEntry.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now())).order_by("-pk")
+    found = rows.values_list("action", "kind", "value", "expires_at", "reason", "pk")[: MAX_ENTRIES + 1]
+    if len(found) > MAX_ENTRIES:
+        logger.error("There are more than %s access entries; the oldest have no effect.", MAX_ENTRIES)
+    return [
+        AccessRecord(action, kind, value, end.timestamp() if end else None, reason, pk)
+        for action, kind, value, end, reason, pk in found[:MAX_ENTRIES]
+    ]
 
 
 def primary() -> str:

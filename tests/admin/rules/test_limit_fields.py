@@ -16,7 +16,7 @@ from django.urls import reverse
 
 from django_ratelimiter.engine import Algorithm
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.models.options import NOT_GIVEN, columns_used
+from django_ratelimiter.models.limits import NOT_GIVEN, columns_used
 from django_ratelimiter.rules import cache
 
 from ..pages import ADD_RULE, errors_of, page_of, rule_form, shown, stored

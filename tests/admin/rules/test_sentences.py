@@ -12,7 +12,7 @@ from django.utils import translation
 from django_ratelimiter.admin.rules.limits import sentences
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.models.options import NOT_GIVEN
+from django_ratelimiter.models.limits import NOT_GIVEN
 
 MINUTE = 60_000_000
 

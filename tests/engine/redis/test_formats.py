@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine import Charge, Limit, StaleRules, partition_stats
 from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.limits import MAX_UNITS
 from django_ratelimiter.engine.redis import RedisEngine, packing, partition_notes
@@ -63,20 +62,6 @@ def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     hours = [(int(verdicts[0].at_us // partition_stats.HOUR_US), f"rule-{number}") for number in (0, 254, 255)]
     weights = engine.partitions.top_partitions(hours, 5)
     assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
-
-
-def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
-    call = template(Limit(3, 3_600), Limit(9, 3_600))
-    for _ in range(3):
-        admitted = engine.check(fill(call), version=1)
-    assert type(admitted) is Answer
-    rejected = engine.check(fill(call), version=1)
-    assert type(rejected) is Answer
-    assert rejected.is_rejected
-    assert rejected.retry_after == rejected[0].retry_after
-    assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
-    engine.refund(admitted)
-    assert [each.remaining for each in engine.peek(fill(call))] == [1, 7]
 
 
 def test_stale_rules_are_heard_of_and_lost_memory_is_counted_anew(
@@ -158,31 +143,6 @@ def test_a_call_that_wants_units_is_packed_once_however_many_they_are(units: lis
         fetching = Call(filled.template, filled.partitions, wants)
         assert kept.fill(fetching, 1, 7, (0, 0)) == encode(fetching, 1, 7, ())
     assert packed == 3  # two of them by this test itself
-
-
-def test_a_filled_call_counts_its_callers_over_all_rules(engine: RedisEngine) -> None:
-    charges = [
-        ChargeTemplate(f"{name}:", "", Charge("", Limit(2, 3_600), usage=f"{name}|"), identity=identity)
-        for name, identity in (("a", "user"), ("b", "user"), ("c", "ip"))
-    ]
-    call = CallTemplate(charges)
-    for _ in range(4):
-        verdicts = engine.check(Call(call, (ALICE, ALICE, BOB)), version=1)
-    hour = int(verdicts[0].at_us // partition_stats.HOUR_US)
-    assert engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5) == [{ALICE: (2, 2)}, {BOB: (2, 2)}]
-
-
-def test_both_engines_charge_what_is_wanted_and_give_back_what_is_returned(engine: RedisEngine) -> None:
-    wanting = template(Limit(90, 3_600), Limit(9, 3_600))
-    engine.publish(1)
-    for one in (engine, MemoryEngine()):
-        one.publish(1)
-        answer = one.check(Call(wanting, (ALICE, ALICE), (30, 30)), version=1)
-        assert ([*answer.taken], [each.remaining for each in answer]) == ([11, 1], [78, 7])
-        receipts = [replace(each, spent=units) for each, units in zip(answer, answer.taken, strict=True)]
-        answer = one.check(Call(wanting, (ALICE, ALICE), (), tuple(receipts)), version=1)
-        assert (answer.taken, [each.remaining for each in answer]) == (None, [88, 7])
-        assert [each.spent for each in receipts] == [0, 0]
 
 
 HOUR_US = 3_600_000_000

@@ -14,8 +14,7 @@ from django.core.management import CommandError, call_command
 from django.utils.text import slugify
 
 from django_ratelimiter.models import AccessEntry
-from django_ratelimiter.rules.files.applying import apply_file
-from django_ratelimiter.rules.files.planning import plan_file
+from django_ratelimiter.rules.files.planning import apply_file, plan_file
 from django_ratelimiter.rules.files.reading import LibraryMissing, load, read
 from django_ratelimiter.rules.files.rows import WrongFile
 from django_ratelimiter.values.bounds import MAX_LISTED
@@ -165,6 +164,8 @@ WRONG = [
     (fields("path: /a/?page=1, path_kind: exact"), "rules.a.path: A path has no host, query"),
     (fields("path: /api/*, path_kind: exact"), "rules.a.path: “*” has no meaning here."),
     (fields("cots: 5"), "rules.a.cots: not a field; it has name, mode, "),
+    (fields("partition: [ip]"), ". Did you mean “partition_by”?"),
+    (limit("quta: 5, window_seconds: 60"), ". Did you mean “quota”?"),
     (fields("quota: 5"), "rules.a.quota: a field of the rule's limits, not of the rule"),
     (fields("limits: {quota: 5}"), "rules.a.limits: a list, not a group"),
     (fields("limits: [5]"), "rules.a.limits[0]: a group such as “name: value”, not 5"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
+from functools import cache
 from typing import Any, Final
 
 from django.db import router
@@ -15,9 +15,8 @@ from ....engine.base import Version
 from ...formatting import listed
 from .. import storage
 from ..tables import models
-from .changes import diff
+from .changes import Data, Snapshot, diff, meaning_of, normal_rule, normal_tier, pairs
 from .rows import NotApplied, Plan, RulesHaveChanged, replace_rules
-from .snapshots import Data, Snapshot, meaning_of, normal_rule, normal_tier, pairs
 
 #: How the summary of a version begins that has brought an earlier one back.
 BROUGHT_BACK: Final = "rules brought back from version"
@@ -34,7 +33,8 @@ def plan_back(version: Version) -> Plan | None:
         return None
     seen, now = storage.committed_version(), storage.current_rows()
     assigned = needed_tiers(now, then)
-    planned = planned_snapshot(now, then, set(assigned), _Former(version))
+    former = cache(lambda: _highest_generations(version))
+    planned = planned_snapshot(now, then, set(assigned), lambda slug: former().get(slug, 0))
     notes = [*_notes_on_tiers(now, then, assigned), *_notes_on_rules(now, then)]
     return Plan(seen, now, planned, diff(now, planned), notes)
 
@@ -100,23 +100,14 @@ def rule_again(now: Data | None, then: Data, generation_of: Callable[[str], int]
     return {"description": (now or {}).get("description", ""), **then, "limits": limits}
 
 
-class _Former:
-    """The highest generation that each rule's limits have had since a version. It is read once it is asked for."""
-
-    def __init__(self, version: Version) -> None:
-        self._version = version
-
-    def __call__(self, slug: str) -> int:
-        return self._generations.get(slug, 0)
-
-    @cached_property
-    def _generations(self) -> dict[str, int]:
-        highest: dict[str, int] = {}
-        for snapshot in storage.in_chunks(storage.snapshots_after(self._version)):
-            for rule in snapshot["rules"]:
-                for limit in rule["limits"]:
-                    highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
-        return highest
+def _highest_generations(version: Version) -> dict[str, int]:
+    """Return the highest generation that each rule's limits have had since a version, by slug."""
+    highest: dict[str, int] = {}
+    for snapshot in storage.in_chunks(storage.snapshots_after(version)):
+        for rule in snapshot["rules"]:
+            for limit in rule["limits"]:
+                highest[rule["slug"]] = max(highest.get(rule["slug"], 0), limit.get("generation", 0))
+    return highest
 
 
 def needed_tiers(now: Snapshot, then: Snapshot) -> dict[str, int]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
-from django.db.models.signals import post_save, pre_save
+from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
 from ....engine.base import Version
-from ..compiler import limit_columns
 from ..storage import primary, snapshots, state
 from ..tables import models
 from ..versions import editing
-from .changes import Change
-from .snapshots import Data, Pair, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier
+from .changes import Change, Data, Pair, Snapshot, by_slug, changed_pairs, normal_rule, normal_tier
 
 
 class NotApplied(Exception):
@@ -87,7 +83,9 @@ def write(now: Snapshot, planned: Snapshot) -> None:
         if pair.before and pair.after is None:
             rules[pair.before["slug"]].delete()
     tiers = {row.slug: row for row in models.Tier.objects.using(primary())}
-    _insert([limit for pair in rule_pairs if pair.after for limit in _write_rule(rules, tiers, pair)])
+    for pair in rule_pairs:
+        if pair.after:
+            _write_rule(_row_of(rules, pair) or models.Rule(), tiers, pair)
     for pair in tier_pairs:
         if pair.before and pair.after is None:
             tiers[pair.before["slug"]].delete()
@@ -108,15 +106,18 @@ def _write_tiers(pairs: Sequence[Pair]) -> None:
             _assign(row, pair.after)
 
 
-def _write_rule(rules: Mapping[str, Any], tiers: Mapping[str, Any], pair: Pair) -> list[Any]:
-    """Write a rule, and return its limits that must be inserted."""
+def _write_rule(row: Any, tiers: Mapping[str, Any], pair: Pair) -> None:
+    """Write a rule with its limits, the first one first: callers see them in this order."""
     after: Any = pair.after
-    row, is_same = _row_of(rules, pair), pair.before is not None and pair.before["limits"] == after["limits"]
-    if row and not is_same:
+    has_other_limits = pair.before is None or pair.before["limits"] != after["limits"]
+    if row.pk and has_other_limits:
         models.RuleLimit.objects.using(primary()).filter(rule=row).delete()
-    row = row or models.Rule()
     _assign(row, {name: value for name, value in after.items() if name != "limits"})
-    return [] if is_same else [_limit(row, tiers, data) for data in after["limits"]]
+    for data in after["limits"] if has_other_limits else ():
+        window = data["window_seconds"]
+        tier = None if data["tier"] is None else tiers[data["tier"]]
+        limit = models.RuleLimit(rule=row)
+        _assign(limit, {**data, "tier": tier, "window_seconds": window and Decimal(window)})
 
 
 def _row_of(rows: Mapping[str, Any], pair: Pair) -> Any:
@@ -128,31 +129,3 @@ def _assign(row: Any, data: Data) -> None:
     for name, value in data.items():
         setattr(row, name, value)
     row.save(using=primary())
-
-
-def _limit(rule: Any, tiers: Mapping[str, Any], data: Data) -> Any:
-    values = {name: data[name] for name in limit_columns()}
-    window = values.pop("window_seconds")
-    tier = None if data["tier"] is None else tiers[data["tier"]]
-    return models.RuleLimit(rule=rule, tier=tier, window_seconds=window and Decimal(window), **values)
-
-
-def _insert(limits: Sequence[Any]) -> None:
-    """Insert limits, with few statements where the database returns their keys, whose order is the one callers see."""
-    if connections[primary()].features.can_return_rows_from_bulk_insert:
-        with signals_of_save(limits, created=True):
-            models.RuleLimit.objects.using(primary()).bulk_create(limits, batch_size=1_000)
-        return
-    for limit in limits:
-        limit.save(using=primary(), force_insert=True)
-
-
-@contextmanager
-def signals_of_save(rows: Sequence[Any], *, created: bool, columns: frozenset[str] | None = None) -> Iterator[None]:
-    """Send the signals of `save` for each row, before and after a block that saves all of them at once."""
-    named: Any = {"raw": False, "using": primary(), "update_fields": columns}
-    for row in rows:
-        pre_save.send(type(row), instance=row, **named)
-    yield
-    for row in rows:
-        post_save.send(type(row), instance=row, created=created, **named)
