@@ -33,7 +33,8 @@ from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
-from django_ratelimiter.limiter import events, io, slots, untrusted
+from django_ratelimiter.identity import untrusted
+from django_ratelimiter.limiter import events, io, slots
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.rules.stored import access_cache, published, versions
 from example_project.redis_server import RedisServer

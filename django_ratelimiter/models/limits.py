@@ -17,7 +17,7 @@ from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ..engine.calendars import CALENDARS
-from ..engine.limits import MAX_SLOTS, Limit, check_sync_interval, options_from, sync_seconds
+from ..engine.limits import MAX_SLOTS, OPTIONS, Limit, check_sync_interval, options_from, sync_seconds
 from ..engine.registry import ANCHORS, DEFAULT, REFILLS, Algorithm
 from .rules import Rule
 from .tiers import Tier
@@ -29,14 +29,9 @@ Choices = tuple[tuple[str, Any], ...]
 NOT_GIVEN: Final[Mapping[str, Any]] = {
     "quota": None,
     "window_seconds": None,
-    "burst": None,
-    "soft_quota": None,
-    "slots": None,
-    "anchor": ANCHORS[0],
-    "refill": REFILLS[0],
+    **OPTIONS,
     "calendar": "",
     "timezone": "",
-    "anchor_day": None,
     "max_delay_ms": 0,
 }
 
@@ -86,7 +81,8 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     if algorithm not in set(Algorithm):
         return frozenset(NOT_GIVEN)
     options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
-    used = ({"quota", "window_seconds", "soft_quota"} | options) & NOT_GIVEN.keys()
+    of_some = {COLUMNS.get(option, option) for each in Algorithm for option in each.options}
+    used = NOT_GIVEN.keys() - (of_some - options)
     if not calendar or "calendar" not in options:
         return frozenset(used - {"timezone", "anchor_day"})
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any, Final
 
@@ -44,8 +45,7 @@ NO_VERSION: Final = Version(0)
 #: cleared.
 MAX_REMEMBERED: Final = 2_000
 
-#: The values of a rule that are taken from a snapshot as they are, and those of a few words.
-_TAKEN: Final = ("slug", "name", "path", "view_name", "scope", "priority", "message")
+#: The values of a rule that have a choice of words.
 _CHOICES: Final[Mapping[str, Collection[str]]] = {
     "mode": MODES,
     "path_kind": PATH_KINDS,
@@ -134,14 +134,16 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
+    as_stored: dict[str, Any] = {each.name: data[each.name] for each in fields(RuleRecord) if each.name in data}
     return RuleRecord(
-        **{name: data[name] for name in (*_TAKEN, *_CHOICES)},
-        methods=frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
-        partition_by=tuple(partition_by),
-        cost=cost,
-        count_refusals=count_refusals,
-        limits=limits,
-        sync_interval=sync_interval,
+        **as_stored
+        | {
+            "methods": frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
+            "partition_by": tuple(partition_by),
+            "count_refusals": count_refusals,
+            "limits": limits,
+            "sync_interval": sync_interval,
+        }
     )
 
 

@@ -24,7 +24,7 @@ from django_ratelimiter.checks import project
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules, Version
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.connections import async_transport, handshake
+from django_ratelimiter.engine.redis.connections import async_transport
 from django_ratelimiter.exceptions import WrongRedis
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.reset import reset
@@ -279,7 +279,7 @@ def test_a_version_that_a_moved_address_lacks_is_published_there(
     monkeypatch.setattr(async_transport, "CALLS_IN_THREADS", 0)
     monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
     if not tells_its_run:
-        monkeypatch.setattr(handshake, "_run_of", lambda *replies: None)
+        monkeypatch.setattr("django_ratelimiter.engine.redis.connections.server._run_of", lambda *replies: None)
     with SlowProxy(former.port, 0.0) as address:
         at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address.url}
         settings.CACHES = {"default": at, "ratelimit": at}

@@ -10,6 +10,7 @@ from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
+from django.db.models import PositiveBigIntegerField
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.html import format_html
@@ -107,7 +108,9 @@ class WindowField(PlainDecimalField):
 
 
 #: The fields of a limit with a number of units.
-_UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
+_UNITS: Final = frozenset(
+    [each.name for each in RuleLimit._meta.concrete_fields if isinstance(each, PositiveBigIntegerField)]
+)
 
 
 class KeepStoredChoicesForm(forms.ModelForm):
