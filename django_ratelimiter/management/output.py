@@ -189,7 +189,7 @@ def in_words(error: Exception) -> str:
     if isinstance(error, QuestionError):
         return f"{error.field}: {error}"
     if isinstance(error, WrongFile):  # each fault on its own line, for programs
-        return f"{counted(len(error.faults), 'fault')}; nothing was changed:\n{error}"
+        return f"{counted(len(error.faults), 'fault')}:\n{error}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, (CommandError, *_IN_WORDS)) else ""

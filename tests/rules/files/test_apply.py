@@ -375,7 +375,7 @@ def test_the_commands(tmp_path: Path) -> None:
     for command in ("check", "plan", "apply"):
         code, said = run(command, path)
         assert code == 1
-        assert said.startswith(f"1 fault; nothing was changed:\n{path}: rules.a.cost: ")
+        assert said.startswith(f"1 fault:\n{path}: rules.a.cost: ")
     assert run("apply", made, "--author", "bob")[1] == "There is no user bob."
     assert run("plan", "no-such-file.yaml")[0] == 1
 
