@@ -25,7 +25,6 @@ from ..exceptions import raised_at
 from ..logs import logger
 from ..rules import cache
 from ..rules.records import RuleRecord
-from ..rules.routes import part_of_match
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.access import AccessList, AccessRecord, Names, parse_digest
@@ -335,7 +334,7 @@ def _query(request: HttpRequest, name: str) -> str | None:
 
 
 def _path(request: HttpRequest, name: str) -> str | None:
-    kwargs = part_of_match(request, "kwargs") or {}
+    kwargs = getattr(request.resolver_match, "kwargs", None) or {}  # a test's stand-in may lack it
     return _text(kwargs.get(name), f"The identity path:{name}")
 
 
