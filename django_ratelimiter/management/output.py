@@ -27,7 +27,7 @@ from ..inspection.question import QuestionError
 from ..rules.files.reading import LibraryMissing
 from ..rules.files.rows import WrongFile
 from ..rules.records import RuleRecord
-from ..rules.stored.history.rows import NotApplied
+from ..rules.stored.history.back import NotApplied
 from ..values.references import Reference
 from ..values.terminal import on_terminal
 

@@ -145,12 +145,6 @@ def snapshots_until(version: Version) -> Any:
     return snapshots().filter(earlier)
 
 
-def snapshots_after(version: Version) -> Any:
-    """Return the stored versions later than this one, the latest first, as a query set."""
-    later = Q(epoch__gt=version.epoch) | Q(epoch=version.epoch, number__gt=version.number)
-    return snapshots().filter(later)
-
-
 def in_chunks(versions: Any, count: int | None = None) -> Iterator[Snapshot]:
     """Return the snapshots of these versions, or of the first ones. They are read a few at a time."""
     found: Iterator[Snapshot] = versions.values_list("snapshot", flat=True)[:count].iterator(chunk_size=CHUNK)
