@@ -6,8 +6,8 @@ import pytest
 from django.core.management import call_command
 from django.db.models import Count, F, Sum
 
+from django_ratelimiter.forecast.evaluate import BEFORE
 from django_ratelimiter.forecast.samples import Samples, read_period
-from django_ratelimiter.forecast.tally import BEFORE
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
