@@ -23,18 +23,7 @@ from .records import (
     TierRecord,
 )
 
-__all__ = [
-    "NO_VERSION",
-    "Facts",
-    "LimitRecord",
-    "RejectedRule",
-    "RuleRecord",
-    "RuleSet",
-    "Snapshot",
-    "TierRecord",
-    "limit_from",
-    "rule_from",
-]
+__all__ = ["Facts", "RuleSet"]
 
 Snapshot = Mapping[str, Any]
 
@@ -82,7 +71,8 @@ class RuleSet:
         self.rules: tuple[RuleRecord, ...] = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out: tuple[RejectedRule, ...] = tuple(left_out)
         self.kept: dict[Any, Any] = {}
-        self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
+        #: The tiers of `anonymous` and `authenticated` requests without an assignment.
+        self.default_tiers: dict[str, TierRecord] = {tier.default_for: tier for tier in self.tiers.values()}
         #: Returns the rules that match a request, in ascending priority, then slug.
         self.match: Callable[[Facts], tuple[RuleRecord, ...]] = RuleIndex(self.rules).match
 
@@ -101,10 +91,6 @@ class RuleSet:
                 left_out.append(RejectedRule(str(data.get("slug")), str(error)))
         enforced = snapshot.get("enforcement", True) is not False  # older versions lack it
         return cls(version, tiers, rules, left_out, enforced=enforced)
-
-    def default_tier(self, kind: str) -> TierRecord | None:
-        """Return the tier of `anonymous` or `authenticated` requests without an assignment."""
-        return self._default_tiers.get(kind)
 
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:

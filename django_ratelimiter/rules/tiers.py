@@ -156,7 +156,7 @@ def granted(
     elif slug in tiers:
         tier = tiers[slug]
     else:
-        tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
+        tier = rules.default_tiers.get("anonymous" if is_anonymous else "authenticated")
     if more is not None:
         multiplier *= more.multiplier
     if own is not None:
@@ -223,24 +223,23 @@ def assigned(
 def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
     """Return the assignments of this caller, the latest first."""
     user_id, api_key = caller
-    conditions = [] if api_key is None else [Q(api_key_hash=api_key)]
-    if (pk := user_pk(user_id)) is not None and is_beside_users(models.TierAssignment):
-        conditions.append(Q(user=pk))
-        if (groups := _groups_of(pk)) is not None:
-            conditions.append(Q(group__in=groups))
+    conditions = [*of_user(user_id)]
+    if api_key is not None:
+        conditions.append(Q(api_key_hash=api_key))
     if not conditions:
         return ()
     return tuple([assigned for _, assigned in _in_force(models.TierAssignment.objects.filter(reduce(or_, conditions)))])
 
 
-def _groups_of(pk: Any) -> Any:
-    """Return the groups of this user, for a query's condition; `None` if there are none."""
-    users = get_user_model()
-    try:
+def of_user(user_id: str | None) -> Iterator[Q]:
+    """Yield the conditions that an assignment is of this user, and of one of the user's groups; none if none can be."""
+    users, pk = get_user_model(), user_pk(user_id)
+    if pk is None or not is_beside_users(models.TierAssignment):
+        return
+    yield Q(user=pk)
+    with suppress(FieldDoesNotExist):  # a custom user model without groups
         users._meta.get_field("groups")
-    except FieldDoesNotExist:
-        return None
-    return users._default_manager.filter(pk=pk).values_list("groups", flat=True)
+        yield Q(group__in=users._default_manager.filter(pk=pk).values_list("groups", flat=True))
 
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:
