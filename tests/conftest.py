@@ -173,7 +173,6 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
     monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
-    monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(published, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
     untrusted.named.clear()

@@ -37,7 +37,7 @@ from .stored.access_cache import access_list
 from .stored.storage import enforcement_enabled
 from .stored.tables import models
 from .stored.versions import editing, invalidate, last_publish_failed, publish_problem, republish, switch_enforcement
-from .tiers import entitlement_for, tier_for
+from .tiers import entitlement_for
 from .ttl_cache import RETRY_SECONDS
 
 __all__ = [
@@ -57,7 +57,6 @@ __all__ = [
     "republish",
     "rules_during_outage",
     "switch_enforcement",
-    "tier_for",
 ]
 
 #: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
@@ -349,7 +348,7 @@ def _note_unreadable(problem: str = UNREADABLE) -> None:
 def _use_copy() -> RuleSet:
     """Use the copy. Without it, WITHOUT_RULES decides in a process that has never read rules."""
     copy, is_first = None, _state.rules is _state.unread
-    for pause in (0.0, *(versions.PUBLISH_PAUSES if is_first else ())):  # the first call has to connect
+    for pause in (0.0, *(published.PAUSES if is_first else ())):  # the first call has to connect
         time.sleep(pause)
         with suppress(EngineUnavailable):
             copy = published.read_copy()

@@ -107,13 +107,9 @@ def limit_in_words(record: LimitRecord) -> str:
         rate = _("%(rate)s in %(zone)s")
         words = [rate % {"rate": rate_in_words(limit, units(limit.quota)), "zone": limit.timezone or "UTC"}]
     else:
-        words = [rate_in_words(limit, units(limit.quota)), _short(limit)]
+        algorithm = _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
+        words = [rate_in_words(limit, units(limit.quota)), algorithm]
     return ", ".join([*words, *_options(record)])
-
-
-def _short(limit: Limit) -> str:
-    """Return the algorithm's short name."""
-    return _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
 
 
 def _options(record: LimitRecord) -> list[str]:

@@ -221,10 +221,6 @@ class RuleRecord:
             return "view"
         return "scope" if self.scope and self.scope != facts.scope else ""
 
-    def matches(self, facts: Facts) -> bool:
-        """Return whether this rule matches a request with these facts."""
-        return not self.mismatch(facts)
-
 
 def _anchored(records: tuple[LimitRecord, ...], anchor: Anchor) -> tuple[LimitRecord, ...]:
     """Return these limits with the months of a caller.

@@ -15,7 +15,7 @@ from django_ratelimiter.engine.limits import OPTIONS, Limit
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import formatting
 from django_ratelimiter.rules.formatting import limit_in_words, moment_in_words, until_in_words
-from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.rules.records import LimitRecord
 from django_ratelimiter.values.partitions import IDENTITIES
 
 

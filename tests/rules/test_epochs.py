@@ -238,7 +238,7 @@ def test_redis_out_of_reach_is_not_taken_for_an_empty_one(monkeypatch: pytest.Mo
     assert not cache.enforcement_enabled()
 
 
-PAUSES = versions.PUBLISH_PAUSES  # tests do without
+PAUSES = published.PAUSES  # tests do without
 
 
 def test_rules_saved_during_an_outage_hold_when_redis_is_back(
@@ -340,7 +340,7 @@ def test_a_process_that_has_just_begun_publishes_over_a_slow_network(
     redis_server: Callable[..., RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a management command does: its first connection takes longer to make than a decision may wait."""
-    monkeypatch.setattr(versions, "PUBLISH_PAUSES", PAUSES)
+    monkeypatch.setattr(published, "PAUSES", PAUSES)
     server = redis_server()
     with SlowProxy(server.port, 0.15) as proxy:
         at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url.replace("/0", "/1")}

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.rules import ruleset
-from django_ratelimiter.rules.ruleset import Facts, LimitRecord, RuleSet, TierRecord
+from django_ratelimiter.rules.records import LimitRecord, TierRecord
+from django_ratelimiter.rules.ruleset import Facts, RuleSet
 
 from .build import limit_data, rule_data, snapshot
 
@@ -95,7 +96,7 @@ def test_the_index_finds_what_a_look_at_every_rule_finds(
 ) -> None:
     rules = RuleSet.from_snapshot(snapshot(*(rule_data(f"r{i}", **fields) for i, fields in enumerate(conditions))))
     for facts in several:  # what one of them meets is remembered while the next is looked up
-        assert rules.match(facts) == tuple(rule for rule in rules.rules if rule.matches(facts))
+        assert rules.match(facts) == tuple(rule for rule in rules.rules if not rule.mismatch(facts))
 
 
 def test_what_is_remembered_tells_beginnings_of_paths_apart_also_where_an_exact_path_is_shorter() -> None:

@@ -22,7 +22,7 @@ from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
-from ...rules.stored.history.log import first_generation
+from ...rules.stored.storage import committed_version
 from ..forecast import UnsavedForm
 from ..history import PUBLISH
 from ..identities import ChoiceListField, IdentitiesField
@@ -320,10 +320,13 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
 
     @cached_property
     def _generation(self) -> int:
-        """The generation of new limits: a new rule must not use the counters of a deleted one with its name."""
+        """The generation of new limits: a new rule must not use the counters of a deleted one with its name.
+
+        Each reset raises a generation by 1 and makes a version, so none has reached the number of this version.
+        """
         if self.initial_forms:
             return int(max(other.instance.generation for other in self.initial_forms))
-        return first_generation(self.instance.slug)
+        return committed_version().number
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them as new: two may have swapped their windows.
