@@ -79,7 +79,7 @@ def test_a_reference_alone_asks_for_the_caller(
     client.force_login(User.objects.get(username="ann"))
     reference = [client.get("/hello/", headers={"X-Org": "a"}) for _ in range(2)][1]["X-RateLimit-Reference"]
     lines = run("--reference", reference).splitlines()
-    assert f"! Enter the caller's values to see the counter that rejected. Not known here: {counted_by}." in lines
+    assert f"! Not known here, so treated as missing: {counted_by}. Enter the values." in lines
     assert lines[1].startswith(f"Not known without {counted_by}, which these rules count by: all.")
     [tier] = [each for each in lines if each.startswith("Tier: ")]
     assert tier.startswith("Tier: not known, as only the digest of this caller is known")
@@ -118,13 +118,13 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     entry.delete()
     access_cache.forget()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! The rule that rejected does not apply to this request now: hello." in elsewhere
+    assert "! None of the counters below is the one that rejected: it was another caller or path" in elsewhere
 
 
-def test_the_reference_of_a_limit_in_code_is_said_to_be_one(client: Client, db: None) -> None:
+def test_the_reference_of_a_limit_in_code_has_no_counter_here(client: Client, db: None) -> None:
     reference = [client.get("/coded/") for _ in range(6)][-1]["X-RateLimit-Reference"]
     text = run("GET", "/coded/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! A limit in code rejected, which is not decided here: code:" in text
+    assert "it was another caller or path or a limit in code" in text
 
 
 def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:
