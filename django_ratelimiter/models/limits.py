@@ -23,8 +23,6 @@ from .rules import Rule
 from .tiers import Tier
 from .validation import LazyText
 
-Choices = tuple[tuple[str, Any], ...]
-
 #: The columns with the engine's options, and the value of each that means "not set".
 NOT_GIVEN: Final[Mapping[str, Any]] = {
     "quota": None,
@@ -88,7 +86,7 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))
 
 
-def choices_of(column: str) -> Choices:
+def choices_of(column: str) -> tuple[tuple[str, Any], ...]:
     """Return the choices of a column. Fields call this, so that a new algorithm needs no migration."""
     return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
 

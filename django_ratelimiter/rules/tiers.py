@@ -42,9 +42,6 @@ MAX_ASSIGNMENTS: Final = 20_000
 #: Maximum number of known API keys that one process loads while many unknown ones arrive.
 MAX_KEYS: Final = 200_000
 
-#: A user's id and the hash of an API key; `None` = the caller has none.
-_Caller = tuple[str | None, str | None]
-
 #: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them; or this multiplier, or this first day
 #: of months: an assignment.
 Reason = Literal["assignment", "resolver", "default", "multiplier", "anchor"]
@@ -220,8 +217,8 @@ def assigned(
     return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number, anchor_day)
 
 
-def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
-    """Return the assignments of this caller, the latest first."""
+def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]:
+    """Return the assignments of the caller with this user's id and hash of an API key, the latest first."""
     user_id, api_key = caller
     conditions = [*of_user(user_id)]
     if api_key is not None:

@@ -18,6 +18,7 @@ from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleSetVersion
 from ...values.terminal import on_terminal
 from ..formatting import listed
+from ..ruleset import Snapshot
 from ..stored import storage
 from ..stored.compiler import rule_data
 from ..stored.history.back import (
@@ -29,17 +30,7 @@ from ..stored.history.back import (
     planned_snapshot,
     replace_rules,
 )
-from ..stored.history.changes import (
-    ACCESS_FIELDS,
-    Change,
-    Pair,
-    Snapshot,
-    access_fields,
-    by_slug,
-    diff,
-    pairs,
-    rule_fields,
-)
+from ..stored.history.changes import ACCESS_FIELDS, Change, Pair, access_fields, by_slug, diff, pairs, rule_fields
 from .rows import RulesFile, WrongFile, bounded
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}

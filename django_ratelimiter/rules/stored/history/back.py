@@ -19,22 +19,11 @@ from django.utils.translation import ngettext
 
 from ....engine.base import Version
 from ...formatting import listed
+from ...ruleset import Snapshot
 from .. import storage
 from ..tables import models
 from ..versions import editing
-from .changes import (
-    Change,
-    Data,
-    Pair,
-    Snapshot,
-    by_slug,
-    changed_pairs,
-    diff,
-    meaning_of,
-    normal_rule,
-    normal_tier,
-    pairs,
-)
+from .changes import Change, Data, Pair, by_slug, changed_pairs, diff, meaning_of, normal_rule, normal_tier, pairs
 
 #: How the summary of a version begins that has brought an earlier one back.
 BROUGHT_BACK: Final = "rules brought back from version"

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
-from ...ruleset import limit_from
+from ...ruleset import Snapshot, limit_from
 from ..compiler import columns_of
 from ..tables import models
 
@@ -24,7 +24,6 @@ ACCESS_FIELDS = ("action", "expires_at", "reason")
 NOTHING = "\N{EN DASH}"
 
 Data = Mapping[str, Any]
-Snapshot = Mapping[str, Any]
 Kind = Literal["added", "changed", "removed"]
 
 
