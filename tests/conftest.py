@@ -36,7 +36,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.identity import untrusted
 from django_ratelimiter.limiter import events, io, slots
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, published, versions
+from django_ratelimiter.rules.stored import published, storage, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -179,7 +179,7 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     untrusted.noted.clear()
     untrusted.heard.clear()
     tiers.forget()
-    access_cache.forget()
+    storage.forget_entries()
     if isinstance(backend._engine, LocalFirstEngine):
         backend._engine.counters.clear()
         backend._engine.engine._partition_tracker = PartitionTracker()

@@ -32,9 +32,8 @@ from .inline import rule_of
 from .reading import Turns, turns
 from .records import UNREAD
 from .ruleset import NO_VERSION, RuleSet
-from .stored import access_cache, published, storage, tables, uncommitted, versions
-from .stored.access_cache import access_list
-from .stored.storage import enforcement_enabled
+from .stored import published, storage, tables, uncommitted, versions
+from .stored.storage import access_list, enforcement_enabled
 from .stored.tables import models
 from .stored.versions import editing, invalidate, last_publish_failed, publish_problem, republish, switch_enforcement
 from .tiers import entitlement_for
@@ -355,7 +354,7 @@ def _use_copy() -> RuleSet:
             break
     known = _state.rules  # the database may have answered meanwhile
     if copy is not None and (known.is_copy or copy.rules.version.order > known.version.order):
-        access_cache.use_copy(copy.entries)
+        storage.use_copied_entries(copy.entries)
         if copy.rules is not known:
             _state.rules, _state.outdated = copy.rules, True
             logger.error("Deciding by the copy of the rules in Redis, of version %s.", copy.rules.version)

@@ -15,7 +15,7 @@ from django.test import Client
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -111,12 +111,12 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.0/30", reason="scraper")
-    access_cache.forget()
+    storage.forget_entries()
     denied = run("--reference", reference, "--ip", "127.0.0.1")
     assert "! An access entry denies this caller: every request is rejected. (127.0.0.0/30: scraper)" in denied
     assert "of the counters below" not in denied
     entry.delete()
-    access_cache.forget()
+    storage.forget_entries()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
     assert "! None of the counters below is the one that rejected: it was another caller or path" in elsewhere
 
