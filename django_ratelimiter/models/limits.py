@@ -317,24 +317,16 @@ class RuleLimit(models.Model):
         if missing:
             text = gettext("Required unless “unlimited” is set.")
             raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
+        rule = self.rule if self.rule_id or hasattr(self, "rule") else None
         try:
             limit: Any = self.to_limit()
-            if self.rule_id or hasattr(self, "rule"):
-                self._check_interval(limit)
+            check_sync_interval(limit, sync_seconds(rule.sync_interval_ms if rule else None))
         except ValueError as error:
             raise ValidationError(_by_field(str(error))) from error
-        cost = self.rule.cost if self.rule_id or hasattr(self, "rule") else 1
+        cost = rule.cost if rule else 1
         if isinstance(cost, int) and limit.capacity < cost:
             text = gettext("This would reject every request, because one request costs %(cost)s.") % {"cost": cost}
             raise ValidationError({"burst" if self.burst else "quota": text})
-
-    def _check_interval(self, limit: Limit) -> None:
-        """Reject a limit that a process cannot count itself, if the rule requires that."""
-        try:
-            interval = sync_seconds(self.rule.sync_interval_ms)
-        except ValueError:  # an error of the rule, reported there
-            return
-        check_sync_interval(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:
