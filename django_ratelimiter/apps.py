@@ -31,12 +31,11 @@ class DjangoRatelimiterConfig(AppConfig):
         """Register the system checks, and the signals that give each change of a rule a version number."""
         from django.contrib.auth.signals import user_login_failed
 
-        from . import checks
+        from . import checks  # noqa: F401  they are registered
         from .limiter import refunds
         from .models import people
         from .rules import cache
 
-        checks.register()
         people.connect()
         cache.connect()
         user_login_failed.connect(refunds.on_login_failed, dispatch_uid="django_ratelimiter.failed_login")

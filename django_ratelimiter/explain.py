@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .inspection.answer import explain
-from .inspection.explanation import Explanation
+from .inspection.explanation import Explanation, explain
 from .inspection.question import Question, QuestionError
 
 __all__ = ["Explanation", "Question", "QuestionError", "explain"]

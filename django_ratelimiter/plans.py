@@ -105,10 +105,13 @@ def user_pk(user_id: str | None) -> Any:
 
     Also `None` if tenants have their own users: these are assigned as partitions, with their schema.
     """
-    if user_id is None or tenants.have_own_users():
-        return None
+    return None if user_id is None or tenants.have_own_users() else pk_from(user_id)
+
+
+def pk_from(text: str) -> Any:
+    """Return the primary key of a user as this text has it; `None` = no user can have it."""
     with suppress(ValidationError):
-        pk = get_user_model()._meta.pk.to_python(user_id)
+        pk = get_user_model()._meta.pk.to_python(text)
         return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
     return None
 
@@ -124,11 +127,6 @@ def names_row(key: str) -> bool:
     with suppress(LookupError, ValueError):
         return bool(colon) and apps.get_model(label)._meta.label == label
     return False
-
-
-def is_gone(key: str) -> bool:
-    """Return whether this is the `row_key` of a row that does not exist."""
-    return names_row(key) and _row_of(key) is None
 
 
 def _row_of(key: str) -> Any:

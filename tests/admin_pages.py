@@ -102,8 +102,8 @@ PAGES: Final = [
     Page("access", "django_ratelimiter_accessentry_changelist"),
     Page("access-entry", "django_ratelimiter_accessentry_change", args=first(AccessEntry)),
     Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
-    Page("usage-of-a-rule", "django_ratelimiter_usagebucket_rule", {"period": "24h", "rule": "search"}),
-    Page("top-callers", "django_ratelimiter_usagebucket_top_callers"),
+    Page("usage-of-a-rule", "django_ratelimiter_usage_rule", {"period": "24h", "rule": "search"}),
+    Page("top-callers", "django_ratelimiter_usage_top_callers"),
     # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
     Page(

@@ -52,12 +52,12 @@ def take(window: Browser, address: str, folder: Path) -> None:
     _forecast(window, address, folder)
     _fill()
     usage = reverse("admin:django_ratelimiter_usagebucket_changelist")
-    rule = reverse("admin:django_ratelimiter_usagebucket_rule")
+    rule = reverse("admin:django_ratelimiter_usage_rule")
     for name, url, first, last in (
         ("reports-all", f"{usage}?period=7d", "body", "tfoot"),
         ("reports-rule", f"{rule}?period=30d&rule=search", "body", "#ratelimiter-top-callers"),
         ("reports-callers", f"{rule}?period=30d&rule=search&by=rejected", "#ratelimiter-top-callers", "#content-main"),
-        ("reports-top-callers", reverse("admin:django_ratelimiter_usagebucket_top_callers"), "body", "table"),
+        ("reports-top-callers", reverse("admin:django_ratelimiter_usage_top_callers"), "body", "table"),
     ):
         window.resize(1000, 900)
         window.open(f"{address}{url}")

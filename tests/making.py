@@ -1,11 +1,14 @@
-"""Rules, a clock that only sleeping moves, and an engine that has to be waited for, for many tests."""
+"""Rules, a clock that only sleeping moves, an engine that has to be waited for, and what is called, for many tests."""
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from math import ceil
+from types import FrameType
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -44,6 +47,23 @@ def fork() -> int:
         return os.fork()
 
 
+def calls_of(act: Callable[[], object]) -> Counter[str]:
+    """Return the functions that run in this thread, such as "rules/cache.py:connect", with the number of calls."""
+    found = Counter[str]()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and (name := frame.f_code.co_filename.partition("/django_ratelimiter/")[2]):
+            found[f"{name}:{frame.f_code.co_qualname}"] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
 class Clock:
     """Time in microseconds, which passes only while somebody sleeps. slept: for how long each time, in seconds."""
 
@@ -75,6 +95,9 @@ class Remote:
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
+
+    def to_async(self) -> None:
+        """It has no engine for event loops."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

@@ -95,16 +95,6 @@ def test_the_first_of_several_addresses_is_written_to(redis_url: str) -> None:
             assert get_engine().check([Charge(f"key:{number}", Limit(3, 60))])[0].allowed
 
 
-@pytest.mark.parametrize("backend", ["django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache"])
-def test_an_address_that_is_none_is_named(backend: str) -> None:
-    entry = {"BACKEND": backend, "LOCATION": "localhost:6379"}
-    with (
-        override_settings(CACHES={"own": entry}, RATELIMITER={"CACHE_ALIAS": "own"}),
-        pytest.raises(ImproperlyConfigured, match=r"CACHES\['own'\]\['LOCATION'\] does not begin with redis://"),
-    ):
-        get_engine()
-
-
 def test_an_option_that_redis_py_does_not_know_is_an_outage(redis_url: str) -> None:
     """As one is taken over from django-redis, whose options have other names."""
     with djangos(redis_url, SOCKET_TIMEOUT=0.5), pytest.raises(EngineUnavailable, match="SOCKET_TIMEOUT"):

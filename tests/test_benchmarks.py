@@ -45,15 +45,6 @@ def test_a_table_has_every_contestant_and_says_who_could_not_be_measured() -> No
     assert text.endswith("Not measured: It ended with code 1.")
 
 
-def test_the_caption_says_what_was_measured_in_other_runs_and_on_a_busy_machine() -> None:
-    latest = MACHINE["date"]
-    stages = {"trips": RESULTS["trips"] | {"run": latest}, "keys": RESULTS["keys"] | {"run": "the day before"}}
-    assert report.caption(RESULTS | stages).endswith(". Measured on the day before: keys.")
-    assert "before" not in report.caption(RESULTS | {"trips": stages["trips"]})
-    assert "busy" not in report.caption(RESULTS)
-    assert report.caption({"machine": MACHINE | {"load": 3.0}}).startswith("**The machine was busy with other work")
-
-
 def test_what_is_added_is_compared_with_an_evalsha_and_processors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "| **ours: three rules** | 165 | 1.10 |" in report.summary(RESULTS)
     assert "| **ours: engine.check, 1 rule** | 50,000 | - | 20,000 | 1,000 |" in report.capacity(RESULTS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .pages import PAGES, ROOT, TEXTS, rows, section
+from .pages import PAGES, ROOT, rows, section
 
 pytestmark = pytest.mark.once
 
@@ -97,12 +97,6 @@ def test_pythons_and_djangos_are_those_of_the_classifiers() -> None:
     assert TABLE["Python"][1].split(", ") == classified("Programming Language :: Python")
     assert TABLE["Django"][0] == f"{bound('Django')} or later"
     assert TABLE["Django"][1].split(", ") == classified("Framework :: Django")
-
-
-def test_the_readme_names_their_range() -> None:
-    pythons, djangos = (classified(prefix) for prefix in ("Programming Language :: Python", "Framework :: Django"))
-    said = f"Python {pythons[0]} to {pythons[-1]}, Django {djangos[0]} to {djangos[-1]}"
-    assert said in TEXTS["README.md"]
 
 
 def test_packages_are_declared_and_locked_as_the_table_says() -> None:

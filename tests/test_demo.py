@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +18,7 @@ from example_project.demo.expectation import Range, Seen, expected_of_key
 from example_project.demo.results import traffic_rows, usage_rows
 from example_project.demo.scenario import STREAMS, Caller, Stream
 from example_project.demo.servers import WORKERS
-from example_project.demo.suggestions import SUGGESTIONS
 from example_project.demo.traffic import Answer
-
-from .pages import ROOT
 
 NOON = 1_800_014_400.0  # a whole hour, twelve of them after midnight UTC
 
@@ -93,21 +86,6 @@ def test_the_range_holds_whatever_the_moments_are(seed: int) -> None:
     assert expected_of_key([limit], cost, seen).holds(admitted(seen))
 
 
-@pytest.mark.parametrize(
-    ("limit", "start", "passing", "low", "high"),
-    [
-        (catalogue.Limit(40, DAY, FIXED), NOON + DAY / 2 - 10, 80, 40, 80),  # midnight gives a second quota
-        (catalogue.Limit(60, 60, SLIDING), NOON - 10, 69, 60, 70),  # what has slid out since the edge
-        (catalogue.Limit(4, 1, BUCKET, burst=20), NOON + 0.25, 99, 98, 101),
-    ],
-)
-def test_the_range_is_narrow(limit: catalogue.Limit, start: float, passing: int, low: int, high: int) -> None:
-    seen = answers([limit], evenly(start))
-    assert admitted(seen) == passing
-    expected = expected_of_key([limit], 1, seen)
-    assert low <= expected.low <= passing <= expected.high <= high
-
-
 def test_a_request_that_only_another_rule_rejected_is_as_if_it_had_never_come() -> None:
     limit = catalogue.Limit(40, DAY, FIXED)
     elsewhere = [Seen(NOON, NOON + 0.01, admitted=False, rejected_here=False)] * 100
@@ -149,13 +127,6 @@ def test_one_counter_for_the_whole_site_is_one_row_and_one_usage_row_for_each_ti
     assert (sum(row.total for row in usage), sum(row.rejected for row in usage)) == (120, 20)
 
 
-def test_usage_of_a_shadow_rule_follows_from_the_rule_and_an_unlimited_tier_has_none() -> None:
-    usage = {(row.rule.slug, row.tier): row for row in usage_rows(list(whole_traffic()))}
-    shadow = usage["orders-trial-run", "enterprise"]
-    assert (shadow.total, shadow.allowed, shadow.rejected, shadow.shadow_rejected) == (115, 100, 0, 15)
-    assert ("orders-per-key", "enterprise") not in usage
-
-
 def test_two_keys_that_err_in_opposite_directions_do_not_agree() -> None:
     one, other = (Caller("free", "192.0.2.1", api_key=key) for key in ("key-free-1", "key-free-2"))
     stream = Stream("/orders/", (one, other), 80)
@@ -190,28 +161,3 @@ def test_a_rejection_is_laid_to_the_rules_that_the_answer_names(
     answer = traffic.Connection(80).send(stream, stream.callers[0])
     assert (answer.status, answer.process, answer.rejected_by) == (429, 7, expected)
     assert ("names no rule" in answer.error) is not bool(expected)
-
-
-def test_what_the_demo_suggests_is_a_command() -> None:
-    assert SUGGESTIONS[2].command("http://here") == "curl -i -H 'X-API-Key: key-free-2' http://here/orders/"
-    assert SUGGESTIONS[0].command("http://here") == "curl -i http://here/orders/"
-
-
-@pytest.mark.once
-def test_the_example_speaks_the_language_of_the_client(tmp_path: Path) -> None:
-    ask = """
-import django
-django.setup()
-from django.core.management import call_command
-from django.test import Client
-call_command("migrate", verbosity=0)
-call_command("demo_data", verbosity=0)
-headers = {"Accept": "text/html", "Accept-Language": "de", "Host": "localhost"}
-responses = [Client(headers=headers).get("/orders/") for _ in range(11)]
-assert responses[-1].status_code == 429
-assert "Zu viele Anfragen" in responses[-1].text
-"""
-    environment = {name: value for name, value in os.environ.items() if name not in ("REDIS_URL", "DEMO_BREAK")}
-    environment |= {"DJANGO_SETTINGS_MODULE": "example_project.settings", "EXAMPLE_STATE_DIR": str(tmp_path)}
-    done = subprocess.run((sys.executable, "-c", ask), cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

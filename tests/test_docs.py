@@ -62,7 +62,7 @@ def test_the_settings_that_raise_are_named() -> None:
 def test_every_check_stands_in_the_table() -> None:
     source = "".join(module.read_text("utf-8") for module in Path(checks.__file__).parent.glob("*.py"))
     told = [cells[0] for cells in rows(PAGES["docs/reference/checks.md"])]
-    assert sorted(told) == sorted(set(re.findall(r'message\(\s*"([A-Z]\d+)"', source)))
+    assert sorted(told) == sorted(set(re.findall(r'(?:check|message)\(\s*"([A-Z]\d+)"', source)))
 
 
 def test_every_model_stands_in_the_page_and_every_field_that_operators_edit() -> None:
@@ -128,8 +128,7 @@ def test_every_identity_stands_in_the_table() -> None:
 #: Caches of functions that depend on their arguments alone: nothing invalidates them.
 PURE = {
     "values/digests.py": "keyed_digest _mark_of _cipher",
-    "limiter/templates.py": "source_digest",
-    "identity/__init__.py": "meta_name _imported",
+    "identity/__init__.py": "source_digest meta_name _imported",
     "identity/proxies.py": "_counted _parse _is_trusted _network_of",
     "rules/formatting.py": "_grouped",
     "rules/tiers.py": "_networks_around",
@@ -144,7 +143,7 @@ PURE = {
     "headers/responses.py": "_bodies _body_for",
     "usage/times.py": "_starts",
     "prometheus.py": "_counters_for",
-    "models/options.py": "columns_used",
+    "models/limits.py": "columns_used",
     "admin/rules/limits.py": "_timezones",
     "decorators/__init__.py": "_ninja_class",
 }

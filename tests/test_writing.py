@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from django.core.checks import run_checks
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
-from django.core.management.base import CommandError, OutputWrapper
+from django.core.management.base import OutputWrapper
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
@@ -35,6 +35,8 @@ from .test_public_names import listed
 
 PROGRAM = """
 import sys
+import django
+django.setup()
 from django_ratelimiter.management.output import quiet_pipes
 with quiet_pipes(sys.stdout):
     for _ in range({lines}):
@@ -65,7 +67,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["no-such/rules.yaml", "."])
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CommandError, match=name):
+    with pytest.raises(OSError, match=name):
         write_file(str(tmp_path / name), "new")
     assert list(tmp_path.iterdir()) == []
 
@@ -132,20 +134,16 @@ def hostile(db: None) -> User:
     [
         ["explain", "GET", "/hello/", "--user", EVIL],
         ["explain", "GET", f"/{EVIL}", "--identity", f"header:X-Evil={EVIL}"],
-        ["explain", "GET", f"/{EVIL}", "--json"],
         ["explain", "--reference", EVIL],
         ["caller", "--user", EVIL],
         ["caller", "--partition", f"header:X={EVIL}"],
-        ["caller", "--partition", f"header:X={EVIL}", "--json"],
         ["check", "FILE"],
         ["plan", "FILE"],
-        ["plan", "FILE", "--json"],
         ["apply", "FILE", "--author", EVIL],
         ["export"],
         ["export", "--format", "json"],
         ["replay", "LOG", "--no-progress"],
         ["replay", "LOG", "--format", f"({EVIL}"],
-        ["replay", "LOG", "--json", "--no-progress"],
     ],
 )
 def test_no_command_repeats_it(hostile: User, tmp_path: Path, capsys: Any, words: list[str]) -> None:

@@ -30,9 +30,7 @@ MORE: Final = {
     "usage, hour": ("usagebucket_changelist", {"period": "1h"}),
     "usage, week": ("usagebucket_changelist", {"period": "7d"}),
     "usage, month": ("usagebucket_changelist", {"period": "30d"}),
-    "usage, week, CSV": ("usagebucket_totals_csv", {"period": "7d"}),
-    "usage, week, series as CSV": ("usagebucket_series_csv", {"period": "7d"}),
-    "usage-of-a-rule, month": ("usagebucket_rule", {"period": "30d", "rule": "rule-2"}),
+    "usage-of-a-rule, month": ("usage_rule", {"period": "30d", "rule": "rule-2"}),
     "views, JSON": ("rule_views", {"path_kind": "prefix", "path": "/"}),
     "sentences, JSON": ("rule_sentences", {"quota": "5", "window_seconds": "60", "cost": "1"}),
     "caller, found": ("caller", {}),
@@ -55,6 +53,8 @@ def addresses() -> Iterator[tuple[str, str]]:
     yield "assignments, last page", _at("tierassignment_changelist", p=_last_page(TierAssignment))
     latest = storage.committed_version().number
     yield "history, page 2", _at("history", p="2")
+    for table in ("totals", "series"):
+        yield f"usage, week, {table} as CSV", f"{_at('usagebucket_changelist')[:-1]}{table}.csv?period=7d"
     yield "history-bring-back", reverse("admin:django_ratelimiter_history_bring_back", args=[str(latest - 20)])
     for model in (Tier, TierAssignment, AccessEntry):
         row = model._default_manager.latest("pk")

@@ -12,29 +12,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from ..inspection.answer import explain
-from ..inspection.asking import asked, names_caller
 from ..inspection.caller import by_key
-from ..inspection.explanation import (
-    Explanation,
-    RuleExplanation,
-    bypass_in_words,
-    counter_in_words,
-    headline_of,
-    logged_in_words,
-    rows_in_words,
-    shadow_in_words,
-)
-from ..inspection.grounds import CALLER_FIELDS, CallerHidden, rights_of, tier_in_words
-from ..inspection.question import MAX_LENGTHS, Question, QuestionError, is_curl, pairs
+from ..inspection.explanation import Explanation, Matched, explain, headline_of, notes_of
+from ..inspection.question import MAX_LENGTHS, Question, QuestionError, asked, is_curl, names_caller, pairs
 from ..inspection.references import Rejected
+from ..inspection.words import counter_in_words, tier_in_words
 from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from ..values.terminal import without_controls
 from .identities import label_of
 from .pages import show
-from .rejections import caller_url, logged_context, rejection_rows
 from .viewer import Viewer
 
 #: Fields that a URL may contain. Others are secrets, and URLs are logged.
@@ -74,12 +62,9 @@ class QuestionForm(forms.Form):
     )
     reference: forms.CharField = forms.CharField(required=False, max_length=MAX_TEXT, widget=forms.HiddenInput)
 
-    def __init__(self, data: Any = None, *, asks_callers: bool, initial: Any = None) -> None:
+    def __init__(self, data: Any = None, *, initial: Any = None) -> None:
         super().__init__(data, initial=initial, label_suffix="")
         self.fields["method"].widget.attrs["list"] = "ratelimiter-methods"
-        if not asks_callers:
-            for name in CALLER_FIELDS:
-                del self.fields[name]
 
     def question(self) -> Question:
         """Return the question. Raises QuestionError."""
@@ -87,7 +72,7 @@ class QuestionForm(forms.Form):
         return Question(
             identities=dict(pairs(data["identities"].splitlines(), "=", "identities")),
             method=data["method"] or "GET",
-            **{name: data.get(name, "") for name in ("path", "view", "scope", "ip", *CALLER_FIELDS)},
+            **{name: data[name] for name in ("path", "view", "scope", "ip", "user", "api_key")},
         )
 
     def asked(self, reader: Any) -> tuple[Question, Rejected | None]:
@@ -101,18 +86,17 @@ class QuestionForm(forms.Form):
 @method_decorator(sensitive_post_parameters())
 def explain_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     """Show the form and the result. Nothing is charged, and nothing changes."""
-    asks_callers = rights_of(request.user).names_callers
     data = request.POST if request.method == "POST" else _from_url(request)
     is_asked = request.method == "POST" or any(data.get(name) for name in ("path", "view", "reference"))
-    form = QuestionForm(data if is_asked else None, asks_callers=asks_callers, initial=data)
+    form = QuestionForm(data if is_asked else None, initial=data)
     context: dict[str, Any] = {}
     if form.is_bound and form.is_valid():
-        form, context = _answer(request, form, asks_callers=asks_callers)
-    context |= {"form": form, "methods": METHODS, "asks_callers": asks_callers}
+        form, context = _answer(request, form)
+    context |= {"form": form, "methods": METHODS}
     return show(page_of, request, "explain", _("Explain a request"), context)
 
 
-def _answer(request: HttpRequest, form: QuestionForm, *, asks_callers: bool) -> tuple[QuestionForm, dict[str, Any]]:
+def _answer(request: HttpRequest, form: QuestionForm) -> tuple[QuestionForm, dict[str, Any]]:
     """Return form and context; for a new rejection, the form with what is known of request and caller."""
     logged = None
     try:
@@ -120,56 +104,58 @@ def _answer(request: HttpRequest, form: QuestionForm, *, asks_callers: bool) -> 
         if logged is not None and (request.method == "GET" or form.cleaned_data["pasted"]):
             known = {name: value for name, value in form.cleaned_data.items() if value and name != "pasted"}
             known |= {name: getattr(question, name) for name in (*MAX_LENGTHS, "ip")}
-            form = QuestionForm(initial=known | {"reference": str(logged.reference)}, asks_callers=asks_callers)
+            form = QuestionForm(initial=known | {"reference": str(logged.reference)})
             if not (names_caller(question) or logged.is_shared):
                 return form, logged_context(request, logged)
-        return form, answer_context(request, explain(question, request.user, logged))
-    except (CallerHidden, QuestionError) as error:
+        return form, answer_context(request, explain(question, logged))
+    except QuestionError as error:
         if logged is not None and not form.is_bound:  # of the request that the rule matches
             return form, logged_context(request, logged)
-        name = "identities" if isinstance(error, CallerHidden) else error.field
-        name = "pasted" if name in ("curl", "reference") else name
+        name = "pasted" if error.field in ("curl", "reference") else error.field
         form.add_error(name if name in form.fields else None, str(error))
         return form, {}
 
 
+def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
+    """Return the page's context for a reference: the possible callers and the rule."""
+    viewer, slug = Viewer(request), logged.reference.rule
+    urls = [viewer.digest_url(caller, rule=slug) for caller in logged.callers]
+    return {"logged": logged, "logged_rule_url": viewer.rule_url(slug), "logged_urls": list(filter(None, urls))}
+
+
 def answer_context(request: HttpRequest, explanation: Explanation) -> dict[str, Any]:
-    """Return the page's context for an explanation that was made for this user."""
+    """Return the page's context for an explanation."""
     viewer = Viewer(request)
     user = explanation.identities.get("user")
     return {
         "explanation": explanation,
         "answer": headline_of(explanation),
-        "bypass": bypass_in_words(explanation),
+        "notes": notes_of(explanation),
         "tier": tier_in_words(explanation.tier),
         "counted_as": [
             (label_of(name), _("missing") if value is None else without_controls(value))
             for name, value in explanation.identities.items()
         ],
-        "logged_text": logged_in_words(explanation),
-        "rejections": rejection_rows(
-            explanation.logged.rejections if explanation.logged else (), viewer, explanation.access_of_logged
-        ),
-        "applying": [_card(viewer, each, explanation) for each in explanation.applying],
-        "others": [(each, Rule.Mode(each.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.others],
-        "caller_url": caller_url(viewer, kind="user", value=by_key(user)) if user else "",
+        "matched": [_card(viewer, each) for each in explanation.matched],
+        "unmatched": [
+            (each, Rule.Mode(each.rule.mode).label, viewer.rule_url(each.rule.slug)) for each in explanation.unmatched
+        ],
+        "caller_url": viewer.caller_url("user", by_key(user)) if user else "",
     }
 
 
-def _card(viewer: Viewer, each: RuleExplanation, explanation: Explanation) -> dict[str, Any]:
+def _card(viewer: Viewer, each: Matched) -> dict[str, Any]:
     """Return the page's context for a rule that applies."""
-    edge = "ratelimiter-bad" if each.mode == "enforce" else "ratelimiter-warning"
+    edge = "ratelimiter-bad" if each.rule.mode == "enforce" else "ratelimiter-warning"
     slug = each.rule.slug
     return {
         "rule": each.rule,
-        "mode": Rule.Mode(each.mode).label,
+        "mode": Rule.Mode(each.rule.mode).label,
         "url": viewer.rule_url(slug),
-        "rows": "" if "tiers" in explanation.hidden else rows_in_words(each, explanation.tier),
-        "shadow": shadow_in_words(each),
         "edge": edge if each.rejects else "",
         "counters": [
-            (counter, counter_in_words(counter), caller_url(viewer, digest=counter.digest, rule=slug))
-            for counter in each.counters or ()
+            (counter, counter_in_words(counter), viewer.digest_url(counter.digest, rule=slug))
+            for counter in each.counters
         ],
     }
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
 from ..models import Rule, Tier
-from ..rules.formatting import end_in_words
+from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
 from ..usage.times import aware
@@ -78,10 +77,3 @@ def when_and_who(row: Any) -> str:
     """Return how long ago a version was made, and by whom: "5 minutes ago, by ada"."""
     when = ago(aware(row.created_at))
     return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
-
-
-def ago(moment: datetime) -> str:
-    """Return how long ago a time is, as text."""
-    if (datetime.now(UTC) - moment).total_seconds() < 60:
-        return _("less than a minute ago")
-    return _("%s ago") % timesince(moment, depth=1)

@@ -25,15 +25,14 @@ from django.utils.translation import gettext_lazy
 from ..engine.base import Version
 from ..models import AccessEntry, Rule, RuleLimit, Tier
 from ..rules.stored.history import log
-from ..rules.stored.history.back import BROUGHT_BACK, NothingToBringBack, bring_back, plan_back
+from ..rules.stored.history.back import BROUGHT_BACK, NotApplied, NothingToBringBack, bring_back, plan_back
 from ..rules.stored.history.changes import Change, diff, summary
-from ..rules.stored.history.rows import NotApplied
 from ..rules.stored.storage import committed_version, snapshots
 from ..usage.times import aware, now
 from .formatting import when_and_who
 from .pages import show
 from .versioned import ReasonField, report_version
-from .viewer import Viewer
+from .viewer import Viewer, key_of
 
 PUBLISH: Final = "django_ratelimiter.publish_rule"
 PER_PAGE: Final = 20
@@ -48,7 +47,7 @@ class BringBackForm(forms.Form):
     seen = forms.CharField(widget=forms.HiddenInput, max_length=40)
 
 
-def versions_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+def history_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     """Show the stored versions, the latest first, with the changes of each."""
     page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
     entries = log.entries_of(list(page.object_list))
@@ -60,7 +59,7 @@ def versions_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     return _history(page_of, request, "history", _("History of the rules"), context)
 
 
-def version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
+def history_version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     """Show one version, and its changes from the previous one."""
     row = row_named(key)
     before = log.row_before(log.version_of(row))
@@ -71,7 +70,7 @@ def version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     return _history(page_of, request, "history_version", capfirst(row), context)
 
 
-def bring_back_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
+def history_bring_back_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     """Show what restoring a version would change, and do it after a reason is given."""
     if not request.user.has_perm(PUBLISH):
         raise PermissionDenied
@@ -117,19 +116,22 @@ def _bring_back(page_of: Any, request: HttpRequest, row: Any, reason: str, seen:
     return True
 
 
-def history_view(page_of: Any, request: HttpRequest, rule: Rule, extra_context: dict[str, Any] | None) -> HttpResponse:
+def rule_history_view(
+    page_of: Any, request: HttpRequest, rule: Rule, extra_context: dict[str, Any] | None
+) -> HttpResponse:
     """Show the changes of one rule, with old and new values, and their authors."""
     start = request.GET.get(OLDER)
-    past = log.past_of_rule(request.GET.get("slug") or rule.slug, version_named(start) if start else None)
+    slug = request.GET.get("slug") or rule.slug
+    entries, slug, older = log.past_of_rule(slug, version_named(start) if start else None)
     context = {
         "object": rule,
         "module_name": str(capfirst(page_of.opts.verbose_name_plural)),
-        "entries": [(key_of(entry.row), key_of(entry.before), entry) for entry in past.entries],
-        "older": past.older and key_of(past.older),
-        "older_slug": past.slug,
+        "entries": [(key_of(entry.row), key_of(entry.before), entry) for entry in entries],
+        "older": older and key_of(older),
+        "older_slug": slug,
     }
     title = _("Change history: %s") % rule
-    return _history(page_of, request, "history_rule", title, context | (extra_context or {}))
+    return _history(page_of, request, "rule_history", title, context | (extra_context or {}))
 
 
 def _history(
@@ -139,11 +141,6 @@ def _history(
 
 
 _KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
-
-
-def key_of(version: Any) -> str:
-    """Return a version's key in URLs: its number and epoch."""
-    return f"{version.number}-{version.epoch}"
 
 
 def version_named(key: str) -> Version:
@@ -198,36 +195,32 @@ MAX_WORDS: Final = 200
 
 
 class Undo(NamedTuple):
-    """The offer on a page. number: of the version to bring back. undone: of the version with the change.
-
-    when_and_who: of the change. what: its changes.
-    """
+    """The offer on a page. number: of the version to bring back. when_and_who: of the change. what: its changes."""
 
     url: str
     number: int
-    undone: int
     when_and_who: str
     what: str
 
 
-def offered_undo(viewer: Viewer, slug: str | None = None, *, lately: bool = False) -> Undo | None:
-    """Return the offer to undo the last change; `None` if there is none, or this user lacks the permissions.
+def offered_undo(viewer: Viewer, slug: str | None = None) -> Undo | None:
+    """Return the offer to undo a change of the last day; `None` if there is none, or this user lacks the permissions.
 
     Not of a change that has itself brought a version back: undoing it would repeat the mistake. At most two queries.
-    slug: of a rule; `None` = any rule or tier. lately: only of a change of the last day.
+    slug: of a rule; `None` = any rule or tier.
     """
     if not viewer.may("publish_rule"):
         return None
     rows = [*snapshots().defer("snapshot")[: log.RECENT + 1]]
-    recent = [row for row in rows[:-1] if not lately or aware(row.created_at) >= now() - LATELY]
+    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - LATELY]
     for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
-            url = viewer.url("history_bring_back", key_of(before))
+            url = viewer.version_url("history_bring_back", before)
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
             what = Truncator(summary(changes)).chars(MAX_WORDS)
-            return Undo(url, before.number, entry.row.number, when_and_who(entry.row), what)
+            return Undo(url, before.number, when_and_who(entry.row), what)
     return None
 
 

@@ -123,7 +123,8 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     One query if users are among them, and one if API keys are.
     """
     logins = _login_names({name.value for name in known.values() if name.kind == "user"})
-    labels = key_labels(reader, {name.value for name in known.values() if name.kind == "api_key"})
+    keys = {name.value for name in known.values() if name.kind == "api_key"}
+    labels = key_labels(reader, keys) if keys else {}
     return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
 
 

@@ -24,15 +24,21 @@ from ..values.bounds import MAX_SEARCH
 
 
 class Page(NamedTuple):
-    """A page. name: as in `Viewer.url`, without the name of the app.
+    """A page. Its view is called NAME_view, its template NAME.html, and its URL NAME, as in `Viewer.url`.
 
-    may: the permission of this app that it needs, or a function of the admin and the request that checks it.
+    may: the permission of this app that it needs, or a function of the admin and the request that checks it. own_name:
+    of its URL, where Django expects another.
     """
 
     route: str
-    name: str
     view: Callable[..., HttpResponse]
     may: str | Callable[[Any, HttpRequest], bool]
+    own_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its URL, without that of the app."""
+        return self.own_name or self.view.__name__.removesuffix("_view")
 
 
 class PagesAdmin(admin.ModelAdmin):
@@ -63,12 +69,12 @@ class PagesAdmin(admin.ModelAdmin):
 
 
 def show(
-    page_of: admin.ModelAdmin[Any], request: HttpRequest, template: str, title: str, context: dict[str, Any]
+    page_of: admin.ModelAdmin[Any], request: HttpRequest, name: str, title: str, context: dict[str, Any]
 ) -> TemplateResponse:
-    """Return a page of this app's templates."""
+    """Return a page of this app by its name."""
     request.current_app = page_of.admin_site.name
     common = {**page_of.admin_site.each_context(request), "opts": page_of.opts, "title": title}
-    return TemplateResponse(request, f"admin/django_ratelimiter/{template}.html", {**common, **context})
+    return TemplateResponse(request, f"admin/django_ratelimiter/{name}.html", {**common, **context})
 
 
 class WholeDays(forms.SplitDateTimeField):

@@ -1,4 +1,4 @@
-"""The page of recent rejections, which updates by itself, and what other pages show of a rejection."""
+"""The page of recent rejections, which updates by itself, and what a caller's page shows of a rejection."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from django.utils.translation import gettext as _
 from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
-from ..inspection.asking import asked_of_caller
-from ..inspection.counters import CallerRejection, limit_that_rejected, rejections_logged
-from ..inspection.explanation import reach_in_words, rejected_now_in_words
-from ..inspection.grounds import SEES_TIERS, AccessExplanation
-from ..inspection.references import Name, Rejected, everybody, recent, revealed_to
+from ..inspection.counters import CallerRejection, limit_that_rejected
+from ..inspection.references import everybody, recent, revealed_to
+from ..inspection.words import reach_in_words, rejected_now_in_words
+from ..models import AccessEntry
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.reports.totals import about, believable
-from ..values.digests import whole
 from ..values.references import Reference, reference_of
 from .formatting import breakable
 from .identities import in_words
@@ -32,44 +30,10 @@ from .pages import show
 from .viewer import Viewer
 
 
-def logged_context(request: HttpRequest, logged: Rejected) -> dict[str, Any]:
-    """Return the page's context for a reference: the possible callers and the rule."""
-    viewer, rejections = Viewer(request), []
-    try:
-        if viewer.may("view_usage_report"):
-            rejections = rejections_logged(logged.is_of, cache.latest_rules())
-    except EngineUnavailable as error:
-        logged = logged._replace(problem=str(error))
-    slug = logged.reference.rule
-    urls = [caller_url(viewer, digest=whole(caller), rule=slug) for caller in logged.callers]
-    return {
-        "logged": logged,
-        "logged_rule_url": viewer.rule_url(slug),
-        "logged_urls": list(filter(None, urls)),
-        "rejections": rejection_rows(rejections, viewer),
-    }
-
-
-def caller_url(viewer: Viewer, **named: str) -> str:
-    """Return the URL of a caller's page; "" without the permission to name callers, or if there is no such page."""
-    return viewer.url("caller", **named) if viewer.request.user.has_perm(SEES_TIERS) else ""
-
-
-def asked_about(rule: RuleRecord, digest: str, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the question to the page that explains about a rejection by a rule: what it matches, and who asks.
-
-    known: the caller. Without it, and if the rule counts callers separately, that page asks for the caller first.
-    """
-    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
-    asked = {"method": min(rule.methods, default=""), "view": rule.view_name, "path": path, "scope": rule.scope}
-    asked |= {**known, "reference": reference_of(rule.slug, digest)}
-    return {name: value for name, value in asked.items() if value}
-
-
 def rejection_rows(
-    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessExplanation | None = None
+    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessEntry | None = None
 ) -> list[dict[str, Any]]:
-    """Return the rows of rejections, for the page that explains and for the caller's. access: the caller's entry."""
+    """Return the rows of rejections, for a caller's page. access: the caller's entry."""
     found = []
     for each in rejections:
         slug, _sign, start = each.reference.partition("#")
@@ -116,7 +80,7 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
         "rules": sorted(records),
         "every": UPDATE_SECONDS,
         "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
-        "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees_access else "",
+        "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees(AccessEntry) else "",
     }
     return show(page_of, request, "rejections", _("Recent rejections"), context)
 
@@ -132,27 +96,25 @@ def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, Rul
     callers = {**in_words(viewer.request.user, known), everybody(): _("all callers together")}
     unreadable = _("Requests whose body cannot be read")
     for each in rejections:
-        record = records.get(each.rule)
+        record, reference = records.get(each.rule), reference_of(each.rule, each.partition)
         yield {
-            **_times(each.at_us, each.since_us),
+            "at": (at := datetime.fromtimestamp(each.at_us / 1_000_000, UTC)),
+            "at_text": _clock(at),
+            "since": (since := datetime.fromtimestamp(each.since_us / 1_000_000, UTC)),
+            "since_text": _clock(since),
+            "number": each.at_us,  # to find new rows
             "times": about(each.times, is_estimate=each.is_estimate),
             "rule": viewer.rule(each.rule),
             "tier": viewer.tier(each.tier),
             "limit": limit_that_rejected(each, record) if record else "",
             "reach": breakable(reach_in_words(record) or _("all requests")) if record else "",
             "caller": each.partition,
-            "reference": reference_of(each.rule, each.partition),
+            "reference": reference,
             "name": unreadable if is_of_unreadable(each.partition) else callers.get(each.partition, ""),
             "caller_url": viewer.digest_url(each.partition, rule=each.rule),
-            "explain_url": viewer.explain_url(_asked(each, record, known.get(each.partition))) if record else "",
+            "explain_url": viewer.explain_url({"reference": reference}) if record else "",
             "shadow": each.shadow,
         }
-
-
-def _times(at_us: int, since_us: int) -> Row:
-    """Return the times of a row. number: to sort by, and to find new rows."""
-    at, since = (datetime.fromtimestamp(each / 1_000_000, UTC) for each in (at_us, since_us))
-    return {"at": at, "at_text": _clock(at), "since": since, "since_text": _clock(since), "number": at_us}
 
 
 def _clock(moment: datetime) -> str:
@@ -160,12 +122,3 @@ def _clock(moment: datetime) -> str:
     moment = timezone.localtime(moment)
     today = timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
     return date_format(moment, "H:i:s" if moment.date() == today else "D H:i:s")
-
-
-def _asked(rejection: Rejection, record: RuleRecord, name: Name | None) -> dict[str, str]:
-    """Return the data for a question to the page that explains, as far as it is known.
-
-    If the caller is not known, that page asks for the caller first: the result would be for another one.
-    """
-    known = asked_of_caller(name) if name else {}
-    return asked_about(record, rejection.partition, known)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -16,7 +17,7 @@ from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -38,13 +39,13 @@ class NotAColumn:
         return False
 
 
-class ReasonField(forms.CharField):
-    """A line of text that a version can store as its reason."""
+class ReasonField(NotAColumn, forms.CharField):
+    """A line of text that a version can store as its reason. autofocus: it is the only field of its page."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, autofocus: bool = True, **options: Any) -> None:
         options.setdefault("label", gettext_lazy("Reason"))
         length = RuleSetVersion._meta.get_field("reason").max_length
-        widget = forms.TextInput({"class": "vTextField", "autofocus": True})
+        widget = forms.TextInput({"class": "vTextField", "autofocus": autofocus})
         super().__init__(max_length=length, widget=widget, validators=[validate_line], **options)
 
 
@@ -56,26 +57,25 @@ SEEN: Final = "seen_digest"
 _NOT_EDITED: Final = ("generation",)
 
 
-class _Aside(NotAColumn, forms.CharField):
-    """A text that is not a column."""
+class _Digest(NotAColumn, forms.CharField):
+    """What the form was filled from."""
 
 
 class EditedForm(forms.ModelForm):
     """A form for a row of the rule set, with a reason, and with the state of the row when the form was opened.
 
-    is_outdated: whether the row has been saved since; then the form is not valid.
+    request: that of the page; if the row has been saved since, the form is not valid.
     """
 
-    change_reason = _Aside(
+    change_reason = ReasonField(
+        autofocus=False,
         label=gettext_lazy("Reason for this change"),
         required=False,
-        max_length=RuleSetVersion._meta.get_field("reason").max_length,
         help_text=gettext_lazy("Optional. The history shows it."),
-        widget=forms.TextInput({"class": "vTextField"}),
     )
-    seen_digest = _Aside(required=False, max_length=64, widget=forms.HiddenInput)
+    seen_digest = _Digest(required=False, max_length=64, widget=forms.HiddenInput)
 
-    is_outdated = False
+    request: HttpRequest
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -84,7 +84,7 @@ class EditedForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any] | None:
         super().clean()
-        if self.is_outdated:
+        if getattr(self.request, "ratelimiter_refused", False):
             version = latest_change_of(self.instance._meta.model_name, self.instance.slug)
             when = when_and_who(version) if version else _("meanwhile")
             text = _("This was saved %(when)s, so nothing was saved now. What you typed is still here.")
@@ -116,7 +116,7 @@ def _limits_of(row: Model) -> Sequence[RuleLimit]:
 def is_outdated(request: HttpRequest, row: Model) -> bool:
     """Return whether the row has been saved since the form was filled from it.
 
-    Then what was typed for limits that are gone becomes that of new ones: Django would not show it again.
+    Then what was typed for limits becomes that of new ones: Django would not show again that of limits that are gone.
     """
     seen = request.POST.get(SEEN)
     if not seen:  # browsers always send it; a program that posts forms has not read the row
@@ -125,30 +125,12 @@ def is_outdated(request: HttpRequest, row: Model) -> bool:
     if digest_of(current) == seen:
         return False
     sent = request.POST.copy()
-    _keep_typed(sent, "limits", {str(limit.pk) for limit in _limits_of(current)})
+    sent["limits-INITIAL_FORMS"] = "0"
+    for name in sent:
+        if re.fullmatch("limits-[0-9]+-id", name):
+            sent[name] = ""
     request.POST = sent  # type: ignore[assignment]
     return True
-
-
-def _keep_typed(sent: QueryDict, prefix: str, keys: Collection[str]) -> None:
-    """Move the forms of rows that are gone behind the others, as those of new rows. keys: of the rows that are left."""
-    total = sent.get(f"{prefix}-TOTAL_FORMS", "")
-    if not total.isdecimal() or len(total) > 4 or int(total) > forms.formsets.DEFAULT_MAX_NUM:
-        return  # the form set reports the error
-    typed = [_fields_of(sent, f"{prefix}-{number}-") for number in range(int(total))]
-    known = [fields for fields in typed if fields.get("id", [""])[-1] in keys]
-    new = [{**fields, "id": [""]} for fields in typed if fields not in known and not fields.get("DELETE")]
-    for name in [name for name in sent if name.startswith(f"{prefix}-") and name.split("-")[1].isdecimal()]:
-        del sent[name]
-    for number, fields in enumerate([*known, *new]):
-        for name, values in fields.items():
-            sent.setlist(f"{prefix}-{number}-{name}", values)
-    sent[f"{prefix}-TOTAL_FORMS"] = str(len(known) + len(new))
-    sent[f"{prefix}-INITIAL_FORMS"] = str(len(known))
-
-
-def _fields_of(sent: QueryDict, prefix: str) -> dict[str, list[Any]]:
-    return {name.removeprefix(prefix): values for name, values in sent.lists() if name.startswith(prefix)}
 
 
 class SaveAborted(Exception):
@@ -174,7 +156,7 @@ class VersionedAdmin(NulSafeAdmin):
     """An admin of rows that are part of the rule set.
 
     The lock is taken before the form reads a row: two users who save at once see each other's changes without a
-    deadlock. A save on top of another user's change is refused, see `conflicts`. Each form has a field for the reason.
+    deadlock. See `is_outdated` for a save on top of another user's change. Each form has a field for the reason.
     """
 
     class Media:
@@ -182,8 +164,7 @@ class VersionedAdmin(NulSafeAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = kwargs.pop("form", self.form)
-        own = {"is_outdated": getattr(request, "ratelimiter_refused", False)}
-        edited = type(form.__name__, (EditedForm, form), own)
+        edited = type(form.__name__, (EditedForm, form), {"request": request})
         return super().get_form(request, obj, change=change, form=edited, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -227,11 +208,13 @@ class VersionedAdmin(NulSafeAdmin):
             context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_addition(request, obj, _with_reason(request, message))
-
-    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_change(request, obj, _with_reason(request, message))
+    def construct_change_message(self, request: Any, form: Any, formsets: Any, add: bool = False) -> Any:
+        """Return the message for the log: Django's list of fields, or with the reason in one text."""
+        message = super().construct_change_message(request, form, formsets, add)
+        if not (reason := _reason(request)):
+            return message
+        text = LogEntry(change_message=json.dumps(message, default=str)).get_change_message()
+        return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with saved_as_version(request, f"{self.opts.model_name} {obj} deleted"):
@@ -245,16 +228,6 @@ class VersionedAdmin(NulSafeAdmin):
 def _reason(request: HttpRequest) -> str:
     """Return the entered reason. If the form rejects it, nothing is saved, so it is never stored."""
     return request.POST.get(REASON, "").strip()
-
-
-def _with_reason(request: HttpRequest, message: Any) -> Any:
-    """Return the message for the log: Django's list of fields, or with the reason in one text."""
-    reason = _reason(request)
-    if not reason:
-        return message
-    logged = message if isinstance(message, str) else json.dumps(message, default=str)
-    text = LogEntry(change_message=logged).get_change_message()
-    return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
 
 
 def report_version(page: admin.ModelAdmin[Any], request: HttpRequest, version: Version, text: str, reason: str) -> None:

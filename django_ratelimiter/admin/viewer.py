@@ -11,8 +11,9 @@ from django.contrib.admin.sites import AdminSite, all_sites
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 
-from ..models import AccessEntry, Rule, Tier, UsageBucket
+from ..models import Rule, Tier, UsageBucket
 from ..values.digests import whole
 from .identities import CALLER_PERMISSIONS
 
@@ -45,11 +46,6 @@ class Viewer:
         """True if they may see callers, or act on them."""
         return any(map(self.request.user.has_perm, CALLER_PERMISSIONS))
 
-    @cached_property
-    def sees_access(self) -> bool:
-        """True if they may see access entries."""
-        return self.sees(AccessEntry)
-
     @property
     def sees_engine(self) -> bool:
         """True if they may see the state of Redis."""
@@ -65,6 +61,16 @@ class Viewer:
         """True if the search could find anything for them."""
         return self.sees_engine or self.sees_callers
 
+    def search_context(self) -> dict[str, str]:
+        """Return the context of the search field; empty for users who could find nothing."""
+        if not self.searches:
+            return {}
+        if self.sees_rules:
+            text = _("User, API key, address, rule, path, or the reference of a rejection")
+        else:
+            text = _("User, API key, address, or the reference of a rejection")
+        return {"search_url": self.url("search"), "search_label": text}
+
     def may(self, permission: str) -> bool:
         """Return whether they have this permission of the app."""
         return bool(self.request.user.has_perm(f"django_ratelimiter.{permission}"))
@@ -76,6 +82,10 @@ class Viewer:
         except NoReverseMatch:
             return ""
         return f"{address}?{urlencode(query)}" if query else address
+
+    def version_url(self, name: str, version: Any) -> str:
+        """Return the URL of a page about a stored version."""
+        return self.url(name, key_of(version))
 
     def overview_url(self) -> str:
         """Return the URL of the app's front page; "" if the site has none."""
@@ -137,7 +147,17 @@ class Viewer:
 
     def report_url(self, slug: str, **query: str) -> str:
         """Return the URL of the report on a rule's last hour."""
-        return self.url("usagebucket_rule", period="1h", rule=slug, **query)
+        return self.url("usage_rule", period="1h", rule=slug, **query)
+
+
+def sees_callers(_page_of: Any, request: HttpRequest) -> bool:
+    """Return whether this user may see callers, or act on them."""
+    return Viewer(request).sees_callers
+
+
+def key_of(version: Any) -> str:
+    """Return a version's key in URLs: its number and epoch."""
+    return f"{version.number}-{version.epoch}"
 
 
 def _site_of(request: HttpRequest) -> AdminSite:

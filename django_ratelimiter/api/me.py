@@ -13,11 +13,10 @@ from ..engine.base import NEVER, Verdict
 from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
-from ..headers import name_of, quota_of
-from ..identity import Identity, digest, partition
+from ..headers.syntax import name_of, quota_of
+from ..identity import Identity, access_entry_for, digest, partition
 from ..inspection.counters import moment_of
-from ..inspection.history import Usage, usage_of
-from ..limiter.charges import access_entry_for, limit_request
+from ..limiter.charges import limit_request
 from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..rules import cache
@@ -25,6 +24,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
+from ..usage.reports.callers import Usage, usage_of
 from ..values.partitions import PROVEN, is_address
 
 

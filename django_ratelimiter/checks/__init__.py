@@ -5,21 +5,14 @@ Checks that need the rules read them from the database. They report nothing if i
 
 from __future__ import annotations
 
-from django.core import checks
 from django.core.checks import CheckMessage
 
 from ..rules.ruleset import RuleSet
-from . import callers, paths, servers, views  # noqa: F401  their checks are registered
-from .common import CHECKS, DEPLOY_CHECKS, TAG, by_rules
+from . import callers, views  # noqa: F401  their checks are registered
+from .common import CHECKS, TAG, known_rules
 from .project import check_rules
 
-
-def register() -> None:
-    """Register every check for `manage.py check`."""
-    for check in CHECKS:
-        checks.register(check, TAG)
-    for check in DEPLOY_CHECKS:
-        checks.register(check, TAG, deploy=True)
+__all__ = ["TAG", "messages_about"]
 
 
 def messages_about(rules: RuleSet) -> list[CheckMessage]:
@@ -27,6 +20,9 @@ def messages_about(rules: RuleSet) -> list[CheckMessage]:
 
     Without silenced messages, and without W006: the rule set itself lists the rules that it leaves out.
     """
-    with by_rules(rules):
+    token = known_rules.set(rules)
+    try:
         found = [message for check in CHECKS if check is not check_rules for message in check()]
+    finally:
+        known_rules.reset(token)
     return [message for message in found if not message.is_silenced()]

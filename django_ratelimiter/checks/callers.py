@@ -4,75 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from inspect import isfunction
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from ipaddress import collapse_addresses
 from itertools import chain
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.db import models
 from django.db.models.fields.related_descriptors import ReverseManyToOneDescriptor
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import django_setting, lacks_fallbacks, settings
-from ..models.people import missing_users
 from ..plans import is_attribute_path
 from ..rules.records import LimitRecord, RuleRecord
 from ..values.partitions import IDENTITIES
-from .common import Found, are_invalid, check, check_deployed, from_database, import_or_none, message, rules_in_force
+from .common import Found, check, import_or_none, rules_in_force, together
 
 #: Identities that callers can choose freely.
 _CHOSEN: Final = ("session", "header:", "field:", "query:", "cookie:")
-#: Of a counter in Redis, as in docs/howto/production.md; and how many new values callers are supposed to send.
-_COUNTER_BYTES: Final = 130
-_NEW_VALUES: Final = 100
 _WEEK: Final = 604_800
 #: Networks with shorter prefixes are too large to contain only a site's proxies.
 _MIN_PREFIX: Final = {4: 8, 6: 16}
-#: Fields whose values are no slugs.
-_NO_TEXTS: Final = (models.IntegerField, models.BooleanField, models.DecimalField, models.FloatField, models.DateField)
-#: Maximum number of users that a message names.
-_MAX_NAMED: Final = 5
 
 
-@check
+@check(
+    "E006",
+    "RATELIMITER: {}: {} cannot be imported, or cannot be called.",
+    "Name a function of your project by its dotted path.",
+)
 def check_callables() -> Found:
-    """E006: a setting names a callable that cannot be imported or called."""
-    return [
-        message(
-            "E006",
-            f"RATELIMITER: {entry}: {path} cannot be imported, or cannot be called.",
-            "Name a function of your project by its dotted path.",
-        )
-        for entry, path in _callables()
-        if not callable(import_or_none(path))
-    ]
+    """Return the settings that name a callable which cannot be imported or called, each with the name."""
+    return [(entry, path) for entry, path in _callables() if not callable(import_or_none(path))]
 
 
-@check
+@check(
+    "W028",
+    "HASH_KEY_FALLBACKS lacks a key of SECRET_KEY_FALLBACKS: aliases and access entries from before cannot be read.",
+    "Remove HASH_KEY_FALLBACKS: the keys are derived then. Or set HASH_KEY.",
+)
 def check_fallbacks() -> Found:
-    """W028: aliases and entries from before a rotation of SECRET_KEY cannot be read."""
-    if not (are_invalid("HASH_KEY") or are_invalid("HASH_KEY_FALLBACKS")) and lacks_fallbacks():
-        yield message(
-            "W028",
-            "RATELIMITER: HASH_KEY_FALLBACKS lacks a key of SECRET_KEY_FALLBACKS, from which HASH_KEY was derived: "
-            "aliases and access entries from before that rotation cannot be read.",
-            "Remove HASH_KEY_FALLBACKS: the keys are derived then. Or set HASH_KEY.",
-        )
+    """Return something if aliases and entries from before a rotation of SECRET_KEY cannot be read."""
+    return [()] if lacks_fallbacks() else []
 
 
-@check
+@check(
+    "E012",
+    "RATELIMITER: TIER_RESOLVER: {} gives no caller a tier: {}",
+    'Name attributes that lead to the slug of a tier, or to an object with a slug, such as "user.profile.plan".',
+)
 def check_plan_path() -> Found:
-    """E012: TIER_RESOLVER is a path of attributes that cannot lead to a tier."""
-    path = None if are_invalid("TIER_RESOLVER") else settings.TIER_RESOLVER
+    """Return TIER_RESOLVER if it is a path of attributes that cannot lead to a tier, and why not."""
+    path = settings.TIER_RESOLVER
     wrong = _what_is_wrong(path) if path is not None and is_attribute_path(path) else ""
-    if wrong:
-        yield message(
-            "E012",
-            f"RATELIMITER: TIER_RESOLVER: {path} gives no caller a tier: {wrong}",
-            'Name the attributes that lead to the slug of a tier, or to an object with a slug: "user.profile.plan". Or '
-            "name a function of your project by its dotted path.",
-        )
+    return [(str(path), wrong)] if wrong else []
 
 
 def _what_is_wrong(path: str) -> str:
@@ -80,155 +63,113 @@ def _what_is_wrong(path: str) -> str:
     subject, *names = path.split(".")
     if subject == "api_key":
         alone = "without API_KEY_RESOLVER, an API key has no attributes."
-        return "" if are_invalid("API_KEY_RESOLVER") or settings.API_KEY_RESOLVER else alone
+        return "" if settings.API_KEY_RESOLVER else alone
     model: Any = get_user_model()
-    for place, name in enumerate(names, start=1):
-        known = getattr(model, name, None)
-        label, is_last = model._meta.label, place == len(names)
+    for name in names:
+        known, label = getattr(model, name, None), model._meta.label
         if known is None and not hasattr(model, "__getattr__"):
             return f"{label} has no attribute {name}."
         if isfunction(known) or isinstance(known, ReverseManyToOneDescriptor):
             return f"{label}.{name} is {'a method' if isfunction(known) else 'a manager of many rows'}."
         relation = getattr(known, "related", None) or getattr(known, "field", None)
         if relation is None or not relation.is_relation:  # perhaps a property: only its value says more
-            is_text = not is_last or not isinstance(relation, _NO_TEXTS)
-            return "" if is_text else f"{label}.{name} is neither a text nor an object with a slug."
+            return ""
         model = relation.related_model
     return "" if hasattr(model, "slug") else f"{model._meta.label} has no slug."
 
 
-@check
+@check(
+    "E007",
+    "RATELIMITER: RESPONSE: the template {} cannot be loaded: {}",
+    "Rejected callers would get the usual page. Name a template that TEMPLATES can find.",
+)
 def check_template() -> Found:
-    """E007: RESPONSE names a template that does not exist or is invalid."""
-    own = None if are_invalid("RESPONSE") else settings.RESPONSE
-    if own is None or not own.endswith(".html"):
-        return
-    try:
-        get_template(own)
-    except (TemplateDoesNotExist, TemplateSyntaxError) as error:
-        yield message(
-            "E007",
-            f"RATELIMITER: RESPONSE: the template {own} cannot be loaded: {type(error).__name__}: {error}",
-            "Rejected callers would get the usual page. Name a template that TEMPLATES can find.",
-        )
+    """Return the template of RESPONSE if it does not exist or is invalid, and the error."""
+    own = settings.RESPONSE
+    if own is not None and own.endswith(".html"):
+        try:
+            get_template(own)
+        except (TemplateDoesNotExist, TemplateSyntaxError) as error:
+            yield own, f"{type(error).__name__}: {error}"
 
 
-@check
+@check(
+    "W007",
+    "Callers can choose the value that these rules count by, and get a new counter with each value: {}.",
+    "For each, add a rule that counts the same requests by IP address, with a high quota. If callers cannot choose the "
+    "value, name it in TRUSTED_IDENTITIES, or each host in ALLOWED_HOSTS, without wildcards.",
+)
 def check_caller_choices() -> Found:
-    """W007: a rule counts by a value that callers choose, and no rule by address limits how often they change it."""
+    """Return rules by a value that callers choose, unless a rule by address limits how often they change it."""
     rules = list(rules_in_force())
-    slugs = [rule.slug for rule in _chosen(rules) if not any(_bounds(each, rule) for each in rules)]
-    if slugs:
-        yield message(
-            "W007",
-            "Callers can choose the value that these rules count by, and get a new counter with each value: "
-            f"{', '.join(slugs)}.",
-            "For each, add a rule that counts the same requests by IP address, with a quota that is high "
-            "enough for honest callers. If callers cannot choose the value, name it in TRUSTED_IDENTITIES; they cannot "
-            "choose a host if ALLOWED_HOSTS names each one, without wildcards.",
-        )
+    return together(rule.slug for rule in _chosen(rules) if not any(_bounds(each, rule) for each in rules))
 
 
-@check
+@check(
+    "W024",
+    "Callers can evade these rules by a body that is not read, such as one above 64 KB, counted by address: {}.",
+    "Choose that a request without the value is rejected or skips the rule. Or name a view or one whole path: then all "
+    "requests whose body cannot be read share one counter.",
+)
 def check_unreadable() -> Found:
-    """W024: requests whose body cannot be read are counted by address, since the rule is for many views."""
-    slugs = [
-        rule.slug for rule in rules_in_force() if rule.reads_body and rule.missing_partition == "ip" and rule.is_wide
-    ]
-    if slugs:
-        yield message(
-            "W024",
-            "Callers can evade these rules by a body that the limiter does not read, such as one above 64 KB, because "
-            f"such requests are counted by their address: {', '.join(slugs)}.",
-            "Choose that a request without the value is rejected or skips the rule. Or name a view or one whole path: "
-            "then all requests whose body cannot be read share one counter.",
-        )
+    """Return rules for many views that count requests by address if their body cannot be read."""
+    rules = [rule for rule in rules_in_force() if rule.reads_body and rule.is_wide]
+    return together(rule.slug for rule in rules if rule.missing_partition == "ip")
 
 
-@check
+@check(
+    "W027",
+    "Callers can choose the value that {} counts by, and each value's counter fills Redis for {} days.",
+    "Shorten the window. If callers cannot choose the value, name it in TRUSTED_IDENTITIES.",
+)
 def check_kept_choices() -> Found:
-    """W027: a rule counts by a value that callers choose, and keeps each value's counter for more than a week."""
+    """Return rules by a value that callers choose whose counters are kept for more than a week, with the days."""
     for rule in _chosen(rules_in_force()):
         seconds = max(map(_kept_seconds, chain(*rule.limits.values())), default=0)
         if seconds > _WEEK:
-            memory = seconds * _NEW_VALUES * _COUNTER_BYTES / 1e9
-            yield message(
-                "W027",
-                f"Callers can choose the value that {rule.slug} counts by, and each value's counter is kept for "
-                f"{seconds / 86_400:.0f} days: {_NEW_VALUES} new values a second would fill {memory:.0f} GB of Redis.",
-                "Shorten the window. If callers cannot choose the value, name it in TRUSTED_IDENTITIES.",
-            )
+            yield rule.slug, f"{seconds / 86_400:.0f}"
 
 
-@check
+@check(
+    "W008",
+    "Rule {} counts by {}, which is not an identity, so it is missing from every request.",
+    "Define it in RATELIMITER['IDENTITIES'], or choose another: {2}.",
+)
 def check_identities() -> Found:
-    """W008: a rule counts by an unknown identity, which is missing in every request."""
-    if are_invalid("IDENTITIES"):
-        return []
+    """Return the rules that count by an unknown identity, each with that, and with the known ones."""
     known = {*IDENTITIES, *settings.IDENTITIES}
-    return [
-        message(
-            "W008",
-            f"Rule {rule.slug} counts by {name}, which is not an identity, so it is missing from every request.",
-            f"Define it in RATELIMITER['IDENTITIES'], or choose another: {', '.join(sorted(known))}.",
-        )
-        for rule in rules_in_force()
-        for name in rule.partition_by
-        if name.isidentifier() and name not in known
-    ]
+    for rule in rules_in_force():
+        for name in rule.partition_by:
+            if name.isidentifier() and name not in known:
+                yield rule.slug, name, ", ".join(sorted(known))
 
 
-@check
+@check(
+    "W009",
+    "RATELIMITER['TRUSTED_PROXIES'] trusts {}: callers in these networks can claim any address.",
+    "Name only the networks of your own proxies, or give their number.",
+)
 def check_trust() -> Found:
-    """W009: TRUSTED_PROXIES contains large parts of the internet, so that callers can choose their address."""
-    if are_invalid("TRUSTED_PROXIES"):
-        return
-    networks = settings.TRUSTED_PROXIES.networks
-    v4 = collapse_addresses(network for network in networks if isinstance(network, IPv4Network))
-    v6 = collapse_addresses(network for network in networks if isinstance(network, IPv6Network))
-    merged: list[IPv4Network | IPv6Network] = [*v4, *v6]
-    wide = [str(each) for each in merged if each.prefixlen < _MIN_PREFIX[each.version] and not each.is_private]
-    if wide:
-        yield message(
-            "W009",
-            f"RATELIMITER['TRUSTED_PROXIES'] trusts {', '.join(wide)}: callers in these networks can claim any "
-            "address.",
-            "Name only the networks of your own proxies, or give their number.",
-        )
-
-
-@check_deployed
-def check_leftovers() -> Found:
-    """W023: access entries or tier assignments name users that do not exist."""
-    missing = from_database(missing_users)
-    if missing:
-        named = ", ".join(missing[:_MAX_NAMED]) + (", …" if missing[_MAX_NAMED:] else "")
-        yield message(
-            "W023",
-            f"Access entries or tier assignments are for users that do not exist: {named}. They would apply to a new "
-            "user with the same primary key.",
-            "Run `manage.py ratelimit forget user:KEY`. If users are not in this database, silence W023.",
-        )
+    """Return the large parts of the internet in TRUSTED_PROXIES: callers there can choose their address."""
+    trusted: Any = settings.TRUSTED_PROXIES.networks
+    merged = (collapse_addresses([each for each in trusted if each.version == version]) for version in _MIN_PREFIX)
+    wide = (each for each in chain(*merged) if each.prefixlen < _MIN_PREFIX[each.version] and not each.is_private)
+    return together(map(str, wide))
 
 
 def _callables() -> Iterator[tuple[str, str]]:
     for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
-        path = None if are_invalid(entry) else getattr(settings, entry)
-        if (
-            path is not None
-            and not path.endswith(".html")
-            and not (entry == "TIER_RESOLVER" and is_attribute_path(path))
-        ):
+        path = getattr(settings, entry)
+        if path and not path.endswith(".html") and not (entry == "TIER_RESOLVER" and is_attribute_path(path)):
             yield entry, path
-    if not are_invalid("IDENTITIES"):
-        for name, path in settings.IDENTITIES.items():
-            yield f"IDENTITIES: {name}", path
+    for name, path in settings.IDENTITIES.items():
+        yield f"IDENTITIES: {name}", path
 
 
 def _chosen(rules: Iterable[RuleRecord]) -> list[RuleRecord]:
     """Return those that count by a value that callers choose."""
-    trusted = () if are_invalid("TRUSTED_IDENTITIES") else settings.TRUSTED_IDENTITIES
-    kinds = (*_CHOSEN, "host") if _accepts_any_host() else _CHOSEN
+    trusted, hosts = settings.TRUSTED_IDENTITIES, django_setting("ALLOWED_HOSTS", ())
+    kinds = (*_CHOSEN, "host") if any(host.startswith((".", "*")) for host in hosts) else _CHOSEN
     return [rule for rule in rules if any(name.startswith(kinds) and name not in trusted for name in rule.partition_by)]
 
 
@@ -236,11 +177,6 @@ def _kept_seconds(record: LimitRecord) -> float:
     """Return how long the counter of one request is kept: its window, or until a bucket is full again."""
     limit = record.limit
     return limit.window_us / 1_000_000 / (limit.quota if limit.is_bucket and limit.refill != "interval" else 1)
-
-
-def _accepts_any_host() -> bool:
-    """Return whether ALLOWED_HOSTS has a wildcard, so that callers can make up hosts."""
-    return any(host.startswith((".", "*")) for host in django_setting("ALLOWED_HOSTS", ()))
 
 
 def _bounds(rule: RuleRecord, chosen: RuleRecord) -> bool:

@@ -1,9 +1,8 @@
-"""Shared by several checks: the rules, if there is a database, and objects that settings name."""
+"""What a system check is, and what several of them read: the rules, settings, and objects that settings name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -14,6 +13,7 @@ from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from ..conf import problems
+from ..conf.values import TrustedProxies
 from ..models import RuleLimit, RuleSetVersion
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
@@ -27,17 +27,39 @@ SYMPTOMS: Final = "https://django-tiered-ratelimiter.readthedocs.io/page/howto/s
 
 T = TypeVar("T")
 
-#: The messages of a check.
-Found = Iterable[CheckMessage]
+#: What a check has found: for each message the texts that it names.
+Found = Iterable[tuple[str, ...]]
 Check = Callable[..., list[CheckMessage]]
 
-#: The checks, and those that call Redis, or read many rows, which is only done with `check --deploy`.
+#: The checks that do not call Redis.
 CHECKS: Final[list[Check]] = []
-DEPLOY_CHECKS: Final[list[Check]] = []
 
 _LEVELS: Final = {"E": checks.Error, "W": checks.Warning, "I": checks.Info}
 
-_known_rules: ContextVar[RuleSet | None] = ContextVar("known_rules", default=None)
+#: The rules that checks use instead of reading them.
+known_rules: ContextVar[RuleSet | None] = ContextVar("known_rules", default=None)
+
+
+def check(number: str, text: str, hint: str) -> Callable[[Callable[[], Found]], Check]:
+    """Make a system check of a function that returns what it has found.
+
+    number: the id. text, hint: what each message says, with what was found in place of the braces. Nothing is said if
+    the check needs a setting of ours that is invalid and has no default: E001 names it.
+    """
+
+    def decorate(find: Callable[[], Found]) -> Check:
+        def run(**_options: Any) -> list[CheckMessage]:
+            try:
+                return [message(number, text.format(*each), hint.format(*each)) for each in find()]
+            except ImproperlyConfigured:
+                if problems():
+                    return []
+                raise
+
+        CHECKS.append(run)
+        return checks.register(run, TAG)
+
+    return decorate
 
 
 def message(number: str, text: str, hint: str) -> CheckMessage:
@@ -45,24 +67,14 @@ def message(number: str, text: str, hint: str) -> CheckMessage:
     return _LEVELS[number[0]](visible(text), hint=visible(hint), id=f"{TAG}.{number}")
 
 
-def check(find: Callable[[], Found], among: list[Check] = CHECKS) -> Check:
-    """Make a system check of a function that returns its messages."""
-
-    def run(**_options: Any) -> list[CheckMessage]:
-        return list(find())
-
-    run.__doc__ = find.__doc__
-    among.append(run)
-    return run
+def together(names: Iterable[str]) -> Found:
+    """Return what was found for one message that names all of these; for none if there are no names."""
+    return [(joined,)] if (joined := ", ".join(names)) else []
 
 
-def check_deployed(find: Callable[[], Found]) -> Check:
-    """Make a system check that only runs with `check --deploy`."""
-    return check(find, DEPLOY_CHECKS)
-
-
-def are_invalid(*entries: str) -> bool:
-    return any(problem.entry in ("RATELIMITER", *entries) for problem in problems())
+def are_trusted(proxies: TrustedProxies) -> bool:
+    """Return whether any proxy is trusted."""
+    return bool(proxies.hops or proxies.networks or proxies.unix)
 
 
 def import_or_none(path: str) -> Any:
@@ -77,40 +89,21 @@ def is_subclass(cls: Any, path: str) -> bool:
     return isinstance(cls, type) and any(f"{base.__module__}.{base.__qualname__}" == path for base in cls.__mro__)
 
 
-@contextmanager
-def by_rules(rules: RuleSet) -> Iterator[None]:
-    """Make checks use these rules, which were just read, instead of each reading them again."""
-    token = _known_rules.set(rules)
-    try:
-        yield
-    finally:
-        _known_rules.reset(token)
-
-
 def rules_in_force() -> Iterable[RuleRecord]:
-    rules = _known_rules.get()
+    rules = known_rules.get()
     if rules is None:
         rules = from_database(storage.load)
     return [rule for rule in rules.rules if rule.mode != "off"] if rules else []
 
 
-def from_database(read: Callable[[], T]) -> T | None:
-    """Return the result of `read`; `None` if there is no database, or it lacks our tables."""
-    return _query(lambda: read() if _has_tables() else None)
-
-
-def tables_are_missing() -> bool:
-    """Return whether there is a database that lacks our tables."""
-    return _query(_has_tables) is False
-
-
-def _has_tables() -> bool:
-    return all(tables.is_present(model, storage.primary()) for model in (RuleSetVersion, RuleLimit))
-
-
-def _query(query: Callable[[], T]) -> T | None:
-    """Return the result of the query; `None` if there is no database, or it is unavailable."""
+def from_database(read: Callable[[], T], *, needs_tables: bool = True) -> T | None:
+    """Return the result of `read`; `None` if there is no database, or it is unavailable, or lacks our tables."""
     try:
-        return query()
+        return read() if not needs_tables or has_tables() else None
     except (DatabaseError, ImproperlyConfigured, AssertionError, RuntimeError):  # the last two: tests without one
         return None
+
+
+def has_tables() -> bool:
+    """Return whether the database has our tables."""
+    return all(tables.is_present(model, storage.primary()) for model in (RuleSetVersion, RuleLimit))

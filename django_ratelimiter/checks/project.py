@@ -1,20 +1,26 @@
-"""Checks of the project: its settings, engine, middleware and proxies, its tables and rules, and the collector."""
+"""Checks of the project: its settings, installation, middleware, proxies, tables, rules and Redis."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.core import checks
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Max, Min
 
-from ..backend import COUNTS_ALONE, WAY_OUT, UnusableEngine, get_engine, is_alone
+from ..backend import COUNTS_ALONE, WAY_OUT, UnusableEngine, get_engine, is_alone, server_in_words
 from ..conf import ENTRIES, django_setting, problems, settings
+from ..engine.redis import RedisEngine
+from ..engine.redis.checks import dry_run, evicting, is_answer
+from ..engine.redis.connections.faults import is_fault
 from ..exceptions import EngineUnavailable
 from ..models import RuleSetVersion, UsageBatch
-from ..rules.stored import storage
+from ..rules.ruleset import NO_VERSION
+from ..rules.stored import published, storage
 from ..rules.stored.compiler import snapshot_of_rows
 from ..rules.stored.tables import APP, command_for
 from ..tenants import have_own
@@ -23,15 +29,18 @@ from ..values.bounds import closest
 from ..values.distributions import REMEDY, others
 from .common import (
     SYMPTOMS,
+    TAG,
     Found,
-    are_invalid,
+    T,
+    are_trusted,
     check,
     from_database,
+    has_tables,
     import_or_none,
     is_subclass,
     message,
     rules_in_force,
-    tables_are_missing,
+    together,
 )
 
 _MIDDLEWARE: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -40,16 +49,14 @@ _AUTHENTICATION: Final = "django.contrib.auth.middleware.AuthenticationMiddlewar
 LONG: Final = timedelta(days=1)
 
 
-@check
+@check("E001", "{0}", "{1}")
 def check_settings() -> Found:
-    """E001: a setting in RATELIMITER is unknown or invalid."""
-    known = {"RATELIMITER", *ENTRIES}
-    return [
-        message("E001", _unknown(entry), f"The settings are {', '.join(ENTRIES)}.")
-        if entry not in known
-        else message("E001", f"RATELIMITER: {entry} {wrong}.", f"It must be {right}.")
-        for entry, wrong, right in problems()
-    ]
+    """Return what is wrong with each unknown or invalid setting in RATELIMITER, and what is right."""
+    for entry, wrong, right in problems():
+        if entry in ENTRIES or entry == "RATELIMITER":
+            yield f"RATELIMITER: {entry} {wrong}.", f"It must be {right}."
+        else:
+            yield _unknown(entry), f"The settings are {', '.join(ENTRIES)}."
 
 
 def _unknown(name: str) -> str:
@@ -61,129 +68,121 @@ def _unknown(name: str) -> str:
     return unknown + (f" Did you mean {close!r}?" if close else "")
 
 
-@check
+@check(
+    "E014",
+    "{} installs files in the package django_ratelimiter, too{}: each overwrites and deletes files of the other.",
+    REMEDY,
+)
 def check_distributions() -> Found:
-    """E014: another distribution has files in this package, or it is not known whether one has."""
+    """Return the distributions that have files in this package, or why it is not known whether one has."""
     try:
-        names, reason = ", ".join(others()), ""
+        return [(", ".join(names), "")] if (names := others()) else []
     except (OSError, ValueError) as error:  # a list of files that cannot be read
-        names, reason = "possibly another distribution", f" ({error})"
-    if names:
-        yield message(
-            "E014",
-            f"{names} installs files in the package django_ratelimiter, too{reason}: which of both is imported depends "
-            "on their order, and uninstalling one deletes files of the other.",
-            REMEDY,
-        )
+        return [("possibly another distribution", f" ({error})")]
 
 
-@check
+@check(
+    "W001",
+    "MIDDLEWARE lacks RateLimitMiddleware: only views with @ratelimit or a throttle class of this package are limited.",
+    f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware. See {SYMPTOMS}',
+)
+def check_middleware() -> Found:
+    """Return something if the middleware is missing."""
+    return [()] if _position(_MIDDLEWARE) is None else []
+
+
+@check(
+    "E005",
+    "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
+    f"Move RateLimitMiddleware below AuthenticationMiddleware. See {SYMPTOMS}",
+)
+def check_order() -> Found:
+    """Return something if the middleware runs before the authentication middleware."""
+    own, authentication = _position(_MIDDLEWARE), _position(_AUTHENTICATION)
+    return [()] if own is not None and authentication is not None and authentication > own else []
+
+
+def _position(path: str) -> int | None:
+    """Return the position of this class, or of one derived from it, in MIDDLEWARE."""
+    classes = map(import_or_none, django_setting("MIDDLEWARE", ()))
+    return next((index for index, cls in enumerate(classes) if is_subclass(cls, path)), None)
+
+
+@check(
+    "W005",
+    "SECURE_PROXY_SSL_HEADER or USE_X_FORWARDED_HOST indicates a proxy, but TRUSTED_PROXIES trusts none: all callers "
+    "share the proxy's address in rules by IP address: {}.",
+    f'Name the networks of your proxies, "unix" for a Unix socket, or give their number. See {SYMPTOMS}',
+)
+def check_proxies() -> Found:
+    """Return the rules that use the caller's address, if there is a proxy, and none is trusted."""
+    has_proxy = django_setting("SECURE_PROXY_SSL_HEADER") or django_setting("USE_X_FORWARDED_HOST")
+    if not has_proxy or are_trusted(settings.TRUSTED_PROXIES):
+        return []
+    return together(rule.slug for rule in rules_in_force() if rule.asks_for_address)
+
+
+@check(
+    "W006",
+    "Rule {} is not in force: {}",
+    "Correct the rule in the admin and save it. SQL can write values that the forms reject.",
+)
+def check_rules() -> Found:
+    """Return the rules that cannot be enforced, each with the reason: of the current rows, and of the last version."""
+    rules = from_database(storage.load)
+    reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
+    snapshot = from_database(snapshot_of_rows) or {}
+    return (reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}).items()
+
+
+@check(
+    "W016",
+    "The tables of django_ratelimiter do not exist: only limits written in code apply.",
+    "Run `{}`, or take the app out of INSTALLED_APPS if all limits are in code.",
+)
+def check_tables() -> Found:
+    """Return the command that makes the tables if the app is installed without them."""
+    is_missing = from_database(has_tables, needs_tables=False) is False
+    return [(command_for(storage.primary()),)] if is_missing and sys.argv[1:2] != ["migrate"] else []
+
+
+@check(
+    "E011",
+    "{} is in TENANT_APPS: the rules of the tenant that a process serves first would apply to all tenants.",
+    "Name it in SHARED_APPS only. Users of different tenants are counted apart.",
+)
+def check_tenants() -> Found:
+    """Return our app if each tenant of django-tenants would have its own tables: a process has one set of rules."""
+    return together([APP] * have_own(APP))
+
+
+@check("E002", "{}", WAY_OUT)
 def check_engine() -> Found:
-    """E002: CACHE_ALIAS names no Redis that can be used. W002: nothing names one."""
-    if are_invalid("ENGINE", "CACHE_ALIAS") or settings.ENGINE is not None:
-        return
-    if settings.CACHE_ALIAS is not None:
+    """Return why CACHE_ALIAS names no Redis that can be used."""
+    if settings.ENGINE is None and settings.CACHE_ALIAS is not None:
         try:
             get_engine()
         except UnusableEngine as error:
-            yield message("E002", str(error), WAY_OUT)
-        except (EngineUnavailable, ImproperlyConfigured):
-            return  # reported by other checks
-    elif not is_alone():
-        yield message("W002", COUNTS_ALONE, f"{WAY_OUT} See {SYMPTOMS}")
+            yield (str(error),)
+        except EngineUnavailable:
+            return  # W018
 
 
-@check
-def check_middleware() -> Found:
-    """W001: the middleware is missing. E005: it runs before the authentication middleware."""
-    middleware = [import_or_none(path) for path in django_setting("MIDDLEWARE", ())]
-    own = _position(middleware, _MIDDLEWARE)
-    authentication = _position(middleware, _AUTHENTICATION)
-    if own is None:
-        yield message(
-            "W001",
-            "RateLimitMiddleware is not in MIDDLEWARE: only views with @ratelimit or a throttle class of this "
-            "package, and code that calls the limiter, are limited.",
-            f'Add "{_MIDDLEWARE}" to MIDDLEWARE, after AuthenticationMiddleware. See {SYMPTOMS}',
-        )
-    elif authentication is not None and authentication > own:
-        yield message(
-            "E005",
-            "RateLimitMiddleware is before AuthenticationMiddleware in MIDDLEWARE, so it does not know the user.",
-            f"Move RateLimitMiddleware below AuthenticationMiddleware. See {SYMPTOMS}",
-        )
+@check("W002", COUNTS_ALONE, f"{WAY_OUT} See {SYMPTOMS}")
+def check_memory() -> Found:
+    """Return something if no Redis is named, and several processes may count the same requests."""
+    return [()] if settings.ENGINE is None and settings.CACHE_ALIAS is None and not is_alone() else []
 
 
-@check
-def check_proxies() -> Found:
-    """W005: rules use the caller's address, but behind a proxy that is not trusted it is the proxy's address."""
-    signs = [name for name in ("SECURE_PROXY_SSL_HEADER", "USE_X_FORWARDED_HOST") if django_setting(name)]
-    if not signs or are_invalid("TRUSTED_PROXIES"):
-        return
-    trusted = settings.TRUSTED_PROXIES
-    if trusted.hops or trusted.networks or trusted.unix:
-        return
-    slugs = [rule.slug for rule in rules_in_force() if rule.asks_for_address]
-    if slugs:
-        yield message(
-            "W005",
-            f"{signs[0]} indicates a proxy, but RATELIMITER['TRUSTED_PROXIES'] trusts none: "
-            f"all callers share the proxy's address in rules by IP address: {', '.join(slugs)}.",
-            'Name the networks of your proxies, such as ["10.0.0.0/8"], "unix" for a Unix socket, '
-            f"or give their number. See {SYMPTOMS}",
-        )
-
-
-@check
-def check_rules() -> Found:
-    """W006: rules that cannot be enforced, each with the reason."""
-    return [
-        message(
-            "W006",
-            f"Rule {slug} is not in force: {reason}",
-            "Correct the rule in the admin and save it. SQL can write values that the forms reject.",
-        )
-        for slug, reason in _left_out().items()
-    ]
-
-
-@check
-def check_tables() -> Found:
-    """W016: the app is installed, but its tables do not exist."""
-    if sys.argv[1:2] != ["migrate"] and tables_are_missing():  # migrate creates them
-        yield message(
-            "W016",
-            "The tables of django_ratelimiter do not exist: only limits written in code apply.",
-            f"Run `{command_for(storage.primary())}`, or take the app out of INSTALLED_APPS if all limits are in code.",
-        )
-
-
-@check
-def check_tenants() -> Found:
-    """E011: each tenant of django-tenants would have its own tables, but a process has one set of rules."""
-    if have_own(APP):
-        yield message(
-            "E011",
-            "django_ratelimiter is in TENANT_APPS: the rules of the tenant that a process serves first would apply to "
-            "all tenants.",
-            "Name it in SHARED_APPS only. Users of different tenants are counted apart.",
-        )
-
-
-@check
+@check(
+    "W013",
+    "No usage has been collected from Redis since {}, and Redis keeps it only for 8 days.",
+    "Run `manage.py ratelimit collect` each minute, unless no request has matched a rule since then.",
+)
 def check_collecting() -> Found:
-    """W013: there are rules, but no usage has been collected for a day."""
-    if are_invalid("CACHE_ALIAS") or not settings.CACHE_ALIAS or not rules_in_force():
-        return
-    since = from_database(_since)
-    if since is not None and aware(since) <= now() - LONG:
-        yield message(
-            "W013",
-            f"No usage has been collected from Redis since {since:%Y-%m-%d %H:%M %Z}, and Redis keeps it only for "
-            "8 days.",
-            "Run `manage.py ratelimit collect` each minute: by cron, or as a task of Celery or Django. "
-            "If no request has matched a rule since then, you can ignore this.",
-        )
+    """Return since when nothing was collected if there are rules, and it is a day ago."""
+    since = from_database(_since) if settings.CACHE_ALIAS and rules_in_force() else None
+    return [] if since is None or aware(since) > now() - LONG else [(f"{since:%Y-%m-%d %H:%M %Z}",)]
 
 
 def _since() -> datetime | None:
@@ -192,13 +191,52 @@ def _since() -> datetime | None:
     return collected or RuleSetVersion.objects.aggregate(at=Min("created_at"))["at"]
 
 
-def _position(classes: Sequence[Any], path: str) -> int | None:
-    return next((index for index, cls in enumerate(classes) if is_subclass(cls, path)), None)
+@check("W025", "{}", "See docs/explanation/versions.md.")
+def check_turns() -> Found:
+    """Return the problem if another database has its rules in the same Redis and NAMESPACE."""
+    held = from_database(lambda: published.compared(NO_VERSION))
+    return [(held.problem,)] if held is published.Held.IN_TURNS else []
 
 
-def _left_out() -> dict[str, str]:
-    """Return reasons by slug: for the current rows, and for the rules of the last version."""
-    rules = from_database(storage.load)
-    reasons = {entry.rule: entry.reason for entry in rules.left_out} if rules else {}
-    snapshot = from_database(snapshot_of_rows) or {}
-    return reasons | {entry["rule"]: entry["reason"] for entry in snapshot.get("left_out", ())}
+@checks.register(TAG, deploy=True)
+def check_server(**_options: Any) -> Iterator[CheckMessage]:
+    """Return whether each server decides (W018, E008), and whether it drops counters (W015, I001)."""
+    policies, silence = _asked(evicting)
+    if silence is not None and not is_answer(silence):
+        yield _undecided(silence)
+        return
+    if silence is not None:
+        text = f"Redis cannot be asked whether it drops keys when its memory is full: {silence}"
+        hint = "Its user may need the permission to run INFO. Ask redis-cli for `CONFIG GET maxmemory*` instead."
+        yield message("I001", text, hint)
+    elif policies:
+        text = f"When its memory is full, Redis drops counters (maxmemory-policy {', '.join(sorted(policies))})."
+        hint = "Set `maxmemory-policy noeviction`, and use a separate Redis for a cache that needs another policy."
+        yield message("W015", text, hint)
+    _, fault = _asked(dry_run)
+    if fault is not None and is_fault(fault):
+        hint = "docs/howto/bigger-sites.md lists the servers that can, and their settings."
+        yield message("E008", f"The server cannot decide: {fault}", hint)
+    elif fault is not None and is_answer(fault):
+        yield _undecided(fault)
+
+
+def _undecided(error: EngineUnavailable) -> CheckMessage:
+    return message(
+        "W018",
+        f"Redis does not decide, at {server_in_words()}: {str(error).rstrip('. ')}. Until then, failure policies do.",
+        "Start the server, or correct the entry of CACHES. If it answers, its message says what it lacks, such as "
+        "memory. For development without Redis leave RATELIMITER['CACHE_ALIAS'] out.",
+    )
+
+
+def _asked(ask: Callable[[RedisEngine], T]) -> tuple[T | None, EngineUnavailable | None]:
+    """Return what the engine answers, and why it does not; neither without an engine on Redis and valid settings."""
+    try:
+        engine: Any = get_engine()
+        exact = getattr(engine, "engine", engine)
+        return ask(exact) if isinstance(exact, RedisEngine) else None, None
+    except ImproperlyConfigured:
+        return None, None  # other checks report it
+    except EngineUnavailable as error:
+        return None, error

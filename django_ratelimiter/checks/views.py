@@ -1,137 +1,189 @@
-"""Checks of views: that rules by user apply to DRF's, that addresses and rates are valid, and of those for gateways."""
+"""Checks of views and paths: that rules apply to them, that addresses and rates are valid, and of gateways."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from django.core.exceptions import ImproperlyConfigured
-from django.urls import Resolver404, ResolverMatch, get_resolver, resolve
+from django.urls import ResolverMatch, get_resolver
+from django.utils import translation
 
 from ..conf import django_setting, settings
 from ..decorators import limits_of
-from ..middleware import ASKED_BY_GATEWAYS
-from ..rules.records import Facts, RuleRecord
-from ..rules.routes import all_views, chosen_classes, name_of_class, parts_of, view_of
-from .common import Found, are_invalid, check, import_or_none, is_subclass, message, rules_in_force
+from ..middleware import ASKED_BY_GATEWAYS, exempt_paths
+from ..rules import routes
+from ..rules.records import RuleRecord
+from .common import SYMPTOMS, Found, are_trusted, check, import_or_none, is_subclass, rules_in_force, together
 
 _THROTTLES: Final = "django_ratelimiter.throttling"
+#: The end of the URL name of the list of rules, in any AdminSite.
+_LIST_OF_RULES: Final = ":django_ratelimiter_rule_changelist"
 
 
-@check
-def check_views() -> Found:
-    """W004: views of DRF to which rules by user never apply."""
-    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
-    if not rules or not django_setting("ROOT_URLCONF"):
-        return []
-    unmet: dict[Any, set[str]] = {}
-    for match in all_views(get_resolver()):
-        view: Any = match.func
-        if _knows_user_too_late(view):
-            slugs = {rule.slug for rule in rules if _may_meet(rule, match)}
-            if slugs:
-                unmet.setdefault(view.cls, set()).update(slugs)
-    return [
-        message(
-            "W004",
-            f"{name_of_class(cls)} authenticates its user after the middleware has decided, "
-            f"so these rules by user never apply to it: {', '.join(sorted(slugs))}.",
-            "Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, "
-            "or to DEFAULT_THROTTLE_CLASSES of REST_FRAMEWORK.",
-        )
-        for cls, slugs in unmet.items()
+@check(
+    "W012",
+    "These rules never apply in the middleware, because their paths are exempt: {}.",
+    f"Set RATELIMITER['EXEMPT_PATHS'] to the paths that no rule applies to, without these rules'. See {SYMPTOMS}",
+)
+def check_exempt() -> Found:
+    """Return the rules for exempt paths; "all" if every path is. Not those with a scope, which code may use."""
+    exempt = _exempt()
+    if "/" in exempt:  # a rule for every path, too, and every later one
+        return [("all",)]
+    return together(rule.slug for rule in rules_in_force() if not rule.scope and _path(rule).startswith(exempt))
+
+
+@check(
+    "W021",
+    "The admin's pages of rules at {} are not exempt, so these rules may reject operators there: {}.",
+    "Name the path of this admin in RATELIMITER['EXEMPT_PATHS'], which replaces the default paths.",
+)
+def check_admin() -> Found:
+    """Return each admin whose pages of rules are not exempt, and the rules that may reject operators there."""
+    exempt = _exempt()
+    lists = [
+        view for view in routes.views() if view.name.endswith(_LIST_OF_RULES) and not view.start.startswith(exempt)
     ]
+    enforced = [rule for rule in rules_in_force() if rule.mode == "enforce"] if lists else []
+    found: dict[str, tuple[str, dict[str, None]]] = {}  # each admin once, in any language
+    for view in lists:
+        _, slugs = found.setdefault(view.name, (view.start, {}))
+        slugs |= dict.fromkeys(rule.slug for rule in enforced if view.may_match(rule))
+    return [(path, ", ".join(slugs)) for path, slugs in found.values() if slugs]
 
 
-@check
+@check(
+    "W019",
+    "Rule {} applies to no view: none has the {} {!r}.{}",
+    "Correct the rule in the admin. Views are named as in reverse(), with their namespace; a route is all of it in "
+    f"urls.py. See {SYMPTOMS}",
+)
+def check_targets() -> Found:
+    """Return the rules for a view name or route that does not exist, or for a scope that looks misspelt."""
+    for rule in rules_in_force():
+        for found in routes.unknown_names(rule):
+            if found.close or found.field != "scope":  # any code may use a scope that no view has
+                close = f" Did you mean {found.close!r}?" if found.close else ""
+                yield rule.slug, found.field.replace("_", " "), found.name, close
+
+
+@check(
+    "W004",
+    "{} authenticates its user after the middleware has decided, so these rules by user never apply to it: {}.",
+    "Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, or to DEFAULT_THROTTLE_CLASSES.",
+)
+def check_views() -> Found:
+    """Return the views of DRF to which rules by user never apply; a prefix inside a captured part is ignored."""
+    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
+    unmet, late = dict[Any, set[str]](), dict[routes.View, Any]()
+    for match in _all_views() if rules else ():
+        if _knows_user_too_late(match.func):
+            late[routes.view_of(match)] = routes.class_of(match.func)
+    for rule in rules:
+        for view in filter(late.get, routes.views_of(rule)):
+            if rule.path_kind != "prefix" or view.start.startswith(rule.path):
+                unmet.setdefault(late[view], set()).add(rule.slug)
+    return [(routes.name_of_class(cls), ", ".join(sorted(slugs))) for cls, slugs in unmet.items()]
+
+
+@check(
+    "W011",
+    "Without REST_FRAMEWORK['NUM_PROXIES'], callers can choose the address that these throttles count by: {}.",
+    "Set it to the number of your proxies, 0 if there are none, or name them in RATELIMITER['TRUSTED_PROXIES'].",
+)
 def check_addresses() -> Found:
-    """W011: throttles trust the address that a caller sends, as DRF does without NUM_PROXIES."""
-    if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
-        return
-    trusted, framework = settings.TRUSTED_PROXIES, django_setting("REST_FRAMEWORK") or {}
-    if trusted.hops or trusted.networks or trusted.unix or framework.get("NUM_PROXIES") is not None:
-        return
+    """Return the throttles that trust the address which a caller sends, as DRF does without NUM_PROXIES."""
+    if are_trusted(settings.TRUSTED_PROXIES) or (django_setting("REST_FRAMEWORK") or {}).get("NUM_PROXIES") is not None:
+        return []
     believing = {
         f"{throttle.__module__}.{throttle.__qualname__}"
-        for match in all_views(get_resolver())
-        for throttle in chosen_classes(match.func, "throttle_classes")
+        for match in _all_views()
+        for throttle in routes.chosen_classes(match.func, "throttle_classes")
         if getattr(getattr(throttle, "get_ident", None), "__module__", "") == _THROTTLES
     }
-    if believing:
-        yield message(
-            "W011",
-            f"REST_FRAMEWORK['NUM_PROXIES'] is not set, so callers can choose their address with X-Forwarded-For, and "
-            f"get a new counter with each address: {', '.join(sorted(believing))}.",
-            "Set it to the number of your proxies, 0 if there are none, or name them in "
-            "RATELIMITER['TRUSTED_PROXIES'].",
-        )
+    return together(sorted(believing))
 
 
-@check
+@check("E009", "{}", "Correct the rate in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or in the class.")
 def check_rates() -> Found:
-    """E009: the rate of one of our throttles is invalid, so that each request to its views would fail."""
+    """Return the errors of rates of our throttles, with which each request to their views would fail."""
     faults = {_fault_of(throttle, scope) for throttle, scope in _throttles_with_rates()}
-    return [
-        message("E009", fault, "Correct the rate in REST_FRAMEWORK['DEFAULT_THROTTLE_RATES'], or in the class.")
-        for fault in sorted(faults - {""})
-    ]
+    return [(fault,) for fault in sorted(faults - {""})]
 
 
-@check
+@check(
+    "E010",
+    "RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks {} gets a 403, and rejects every request.",
+    'Name the networks of your gateways, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
+)
 def check_gateways() -> Found:
-    """E010: no caller can use these views. W022: every caller that reaches this server can."""
-    if are_invalid("TRUSTED_PROXIES") or not django_setting("ROOT_URLCONF"):
-        return
-    trusted = settings.TRUSTED_PROXIES
-    if not trusted.hops and (trusted.networks or trusted.unix):
-        return
-    routes = [match.route for match in all_views(get_resolver()) if hasattr(match.func, ASKED_BY_GATEWAYS)]
-    shown = ", ".join(f"/{route}" for route in routes)
-    if routes and trusted.hops:
-        yield message(
-            "W022",
-            f"RATELIMITER['TRUSTED_PROXIES'] is a number, so every caller that can reach {shown} is trusted "
-            "there: a caller could choose the path, the method and the address of the request to decide.",
-            'Name the networks of your gateways instead, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
-        )
-    elif routes:
-        yield message(
-            "E010",
-            f"RATELIMITER['TRUSTED_PROXIES'] trusts nobody, so each gateway that asks {shown} gets a 403, and rejects "
-            "every request.",
-            'Name the networks of your gateways, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
-        )
+    """Return the paths of views for gateways if no caller can use them."""
+    return [] if are_trusted(settings.TRUSTED_PROXIES) else together(_asked_by_gateways())
 
 
-@check
+@check(
+    "W022",
+    "RATELIMITER['TRUSTED_PROXIES'] is a number, so every caller that can reach {} is trusted there.",
+    'Name the networks of your gateways instead, such as ["10.0.0.0/8"], or "unix" for a Unix socket.',
+)
+def check_open_gateways() -> Found:
+    """Return the paths of views for gateways if every caller that reaches this server can use them."""
+    return together(_asked_by_gateways()) if settings.TRUSTED_PROXIES.hops else []
+
+
+@check(
+    "W026",
+    "These views have `cost_after` without `cost`: all requests that come at once are allowed, whatever they cost: {}.",
+    "Pass what a request usually costs as `cost`, even if that is 1: it is charged before the view begins.",
+)
 def check_estimates() -> Found:
-    """W026: the cost of a view is charged after its response, and only one unit before."""
+    """Return the paths of views whose cost is charged after the response, and only one unit before."""
     late = {
         f"/{match.route}"
-        for match in (all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ())
-        for part in parts_of(match.func)
+        for match in _all_views()
+        for part in routes.parts_of(match.func)
         for limit in limits_of(part)
         if limit.cost_after is not None and limit.cost is None
     }
-    if late:
-        yield message(
-            "W026",
-            "These views charge their cost after the response, without an estimate. So while one unit is left for each "
-            f"of them, all requests that come at once are allowed, whatever they cost: {', '.join(sorted(late))}.",
-            "Pass what a request usually costs as `cost` to @ratelimit: it is charged first, and the difference after "
-            "the response. If that is 1, pass 1.",
-        )
+    return together(sorted(late))
+
+
+def _all_views() -> Iterator[ResolverMatch]:
+    """Yield the views of ROOT_URLCONF; none if it is not set."""
+    return routes.all_views(get_resolver()) if django_setting("ROOT_URLCONF") else iter(())
+
+
+def _exempt() -> tuple[str, ...]:
+    """Return the prefixes of the exempt paths, in all languages of the site; none without ROOT_URLCONF."""
+    if not django_setting("ROOT_URLCONF"):
+        return ()
+    found = dict.fromkeys(exempt_paths(None))
+    if routes.is_translated(django_setting("ROOT_URLCONF")):
+        for language, _ in django_setting("LANGUAGES"):
+            with translation.override(language):
+                found |= dict.fromkeys(exempt_paths(None))
+    return tuple(found)
+
+
+def _path(rule: RuleRecord) -> str:
+    """Return the start of every path that the rule matches; empty = any."""
+    return "/" + rule.path.removeprefix("^") if rule.path_kind == "route" else rule.path
+
+
+def _asked_by_gateways() -> Iterator[str]:
+    """Yield the paths of the views that decide for gateways."""
+    return (f"/{match.route}" for match in _all_views() if hasattr(match.func, ASKED_BY_GATEWAYS))
 
 
 def _throttles_with_rates() -> Iterator[tuple[Any, Any]]:
     """Yield the throttle classes in use that read a rate as ours do, each with the scope of its view, if it has one."""
     named = (django_setting("REST_FRAMEWORK") or {}).get("DEFAULT_THROTTLE_CLASSES") or ()
     found = [(import_or_none(each) if isinstance(each, str) else each, None) for each in named]
-    for match in all_views(get_resolver()) if django_setting("ROOT_URLCONF") else ():
+    for match in _all_views():
         found += [
-            (throttle, chosen_classes(match.func, getattr(throttle, "scope_attr", "")))
-            for throttle in chosen_classes(match.func, "throttle_classes")
+            (throttle, routes.chosen_classes(match.func, getattr(throttle, "scope_attr", "")))
+            for throttle in routes.chosen_classes(match.func, "throttle_classes")
         ]
     for throttle, scope in found:
         if is_subclass(throttle, f"{_THROTTLES}.SimpleRateThrottle"):
@@ -161,29 +213,7 @@ def _knows_user_too_late(view: Any) -> bool:
     for method in ("get_throttles", "get_authenticators"):  # it chooses by request, so the result is not known
         if getattr(getattr(cls, method, None), "__module__", "") != "rest_framework.views":
             return False
-    if any(getattr(throttle, "decides_rules", False) for throttle in chosen_classes(view, "throttle_classes")):
+    if any(getattr(throttle, "decides_rules", False) for throttle in routes.chosen_classes(view, "throttle_classes")):
         return False
     by_session = "rest_framework.authentication.SessionAuthentication"  # the same user as in the middleware
-    return any(not is_subclass(each, by_session) for each in chosen_classes(view, "authentication_classes"))
-
-
-def _may_meet(rule: RuleRecord, match: ResolverMatch) -> bool:
-    """Return whether the rule surely matches requests to this view; a prefix inside a captured part is ignored."""
-    view: Any = match.func
-    scopes = ("", *view_of(match).scopes)
-    route = match.route or ""
-    path = "/" + re.split(r"[<(\[\\$.*+?]", route.removeprefix("^"), maxsplit=1)[0]
-    if rule.path_kind == "exact":
-        if not _leads_to(rule.path, view):
-            return False
-        path = rule.path
-    methods = rule.methods or ("GET",)
-    asked = [Facts(method, path, route, match.view_name, scope) for method in methods for scope in scopes]
-    return any(map(rule.matches, asked))
-
-
-def _leads_to(path: str, view: Any) -> bool:
-    try:
-        return resolve(path).func is view
-    except Resolver404:
-        return False
+    return any(not is_subclass(each, by_session) for each in routes.chosen_classes(view, "authentication_classes"))

@@ -17,25 +17,7 @@ from ..logs import logger
 from ..values.addresses import addresses_of, shown_address
 from ..values.digests import alias_of, are_revealed, keyed_digest, opened
 from ..values.partitions import IDENTITIES, is_identity, partition_names
-from .values import (
-    DOTTED,
-    HEADER_FAMILIES,
-    RETENTION,
-    families,
-    fields_of_bodies,
-    flag,
-    identities,
-    identity_names,
-    number,
-    one_of,
-    optional,
-    paths,
-    proxies,
-    retention,
-    text,
-    trusted_identities,
-    whole_number,
-)
+from . import values
 
 T = TypeVar("T")
 
@@ -106,10 +88,10 @@ def _hash_keys(value: Any) -> tuple[bytes, ...]:
 
 def lacks_fallbacks() -> bool:
     """Return whether HASH_KEY is derived from SECRET_KEY, and HASH_KEY_FALLBACKS lacks one of SECRET_KEY_FALLBACKS."""
+    kept, derived = {*settings.HASH_KEY_FALLBACKS}, map(_derived, django_settings.SECRET_KEY_FALLBACKS)
     if _written().get("HASH_KEY") is not None or _written().get("HASH_KEY_FALLBACKS") is None:
         return False
-    derived = {_hash_key(_derived(key)) for key in django_settings.SECRET_KEY_FALLBACKS}
-    return not derived <= {*settings.HASH_KEY_FALLBACKS}
+    return not {*map(_hash_key, derived)} <= kept
 
 
 def _derived(secret_key: Any) -> str:
@@ -118,7 +100,7 @@ def _derived(secret_key: Any) -> str:
 
 def _revealed(value: Any) -> tuple[str, ...]:
     """Return the names of identities that staff may see: of none whose values are credentials."""
-    names = identity_names(value)
+    names = values.identity_names(value)
     if secrets := list(filter(is_secret, names)):
         raise ValueError(f"a list of identities without {', '.join(secrets)}: whoever sees their values can use them")
     return names
@@ -160,7 +142,7 @@ def is_secret(name: str) -> bool:
 
 
 _RESPONSES: Final = 'None, the dotted path of a callable, or a template\'s name in ".html"'
-_callable: Final = optional(text(DOTTED, "None, or the dotted path of a callable"))
+_callable: Final = values.optional(values.text(values.DOTTED, "None, or the dotted path of a callable"))
 
 
 class Settings:
@@ -172,29 +154,31 @@ class Settings:
     """
 
     #: False: nothing is decided, counted or sent.
-    ENABLED = Entry(True, flag)
+    ENABLED = Entry(True, values.flag)
     #: Dotted path of a callable without arguments that returns the Engine; None = by CACHE_ALIAS.
     ENGINE = Entry(None, _callable, required=True)
     #: A django-redis entry of CACHES; None = the memory engine of each process.
-    CACHE_ALIAS = Entry(None, optional(text(".+", "None, or the name of an entry of CACHES")), required=True)
+    CACHE_ALIAS = Entry(
+        None, values.optional(values.text(".+", "None, or the name of an entry of CACHES")), required=True
+    )
     #: The prefix of all keys.
-    NAMESPACE = Entry("rl", text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), required=True)
+    NAMESPACE = Entry("rl", values.text(r"[\w.-]{1,64}", "1 to 64 letters, digits, or any of . _ -"), required=True)
     #: The number of shards that the keys are spread over in a Redis Cluster.
-    SHARDS = Entry(64, whole_number(1, 1024), required=True)
+    SHARDS = Entry(64, values.whole_number(1, 1024), required=True)
     #: The clock that decisions use: "server", or "client" for servers that do not allow TIME in scripts.
-    CLOCK = Entry("server", one_of("server", "client"), required=True)
+    CLOCK = Entry("server", values.one_of("server", "client"), required=True)
     #: Maximum milliseconds that a decision waits for Redis; after that, each rule's failure policy decides.
-    DEADLINE_MS = Entry(50.0, number(1, 60_000, "a number of milliseconds from 1 to 60000"))
+    DEADLINE_MS = Entry(50.0, values.number(1, 60_000, "a number of milliseconds from 1 to 60000"))
     #: Seconds after which a request that no rule matches asks for a newer rule set; 0 = each time.
-    VERSION_CHECK_INTERVAL = Entry(1.0, number(0, 3600, "a number of seconds from 0 (ask each time) to 3600"))
+    VERSION_CHECK_INTERVAL = Entry(1.0, values.number(0, 3600, "a number of seconds from 0 (ask each time) to 3600"))
     #: Seconds after which rules are read from the database again while Redis is out of reach.
-    RULES_MAX_AGE = Entry(10.0, number(0, 3600, "a number of seconds above 0 and at most 3600", above=True))
+    RULES_MAX_AGE = Entry(10.0, values.number(0, 3600, "a number of seconds above 0 and at most 3600", above=True))
     #: Whether requests are allowed ("open") or rejected ("closed") while a process can read no rules anywhere.
-    WITHOUT_RULES = Entry("open", one_of("open", "closed"))
+    WITHOUT_RULES = Entry("open", values.one_of("open", "closed"))
     #: Maximum seconds until a changed tier assignment takes effect; 0 = at once.
-    TIER_CACHE_SECONDS = Entry(5.0, number(0, 3600, "a number of seconds from 0 (no caching) to 3600"))
+    TIER_CACHE_SECONDS = Entry(5.0, values.number(0, 3600, "a number of seconds from 0 (no caching) to 3600"))
     #: The request header with the API key.
-    API_KEY_HEADER = Entry("X-API-Key", text(r"[A-Za-z0-9-]+", "the name of a request header"))
+    API_KEY_HEADER = Entry("X-API-Key", values.text(r"[A-Za-z0-9-]+", "the name of a request header"))
     #: Dotted path of a callable(raw key) that returns the identity of a known key; None = keys of tier assignments.
     API_KEY_RESOLVER = Entry(None, _callable)
     #: Dotted path of a callable(raw key) that returns whether API_KEY_RESOLVER can know the key; None = always asked.
@@ -202,32 +186,32 @@ class Settings:
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
-    IDENTITIES = Entry({}, identities)
+    IDENTITIES = Entry({}, values.identities)
     #: The identities that no caller can choose, besides user, ip, api_key and session.
-    TRUSTED_IDENTITIES = Entry((), trusted_identities)
+    TRUSTED_IDENTITIES = Entry((), values.trusted_identities)
     #: The identities of the body whose values differ in case, too.
-    EXACT_FIELDS = Entry((), fields_of_bodies)
+    EXACT_FIELDS = Entry((), values.fields_of_bodies)
     #: The proxies that are trusted to report the caller's address; written as networks, "unix", or their number.
-    TRUSTED_PROXIES = Entry((), proxies, required=True)
+    TRUSTED_PROXIES = Entry((), values.proxies, required=True)
     #: Bits of an address that distinguish callers.
-    IPV4_PREFIX = Entry(32, whole_number(1, 32))
-    IPV6_PREFIX = Entry(64, whole_number(1, 128))
+    IPV4_PREFIX = Entry(32, values.whole_number(1, 32))
+    IPV6_PREFIX = Entry(64, values.whole_number(1, 128))
     #: The share of each quota that one process allows while Redis is out of reach.
-    LOCAL_SHARE = Entry(0.5, number(0, 1, "a share, above 0 and at most 1", above=True))
+    LOCAL_SHARE = Entry(0.5, values.number(0, 1, "a share, above 0 and at most 1", above=True))
     #: Maximum seconds for which a process repeats a rejection without calling Redis; 0 = not at all.
-    DENIAL_MEMORY = Entry(0.0, number(0, 60, "a number of seconds from 0 (none) to 60"))
+    DENIAL_MEMORY = Entry(0.0, values.number(0, 60, "a number of seconds from 0 (none) to 60"))
     #: The key of the digests that replace callers in key names, 64 bytes; derived from SECRET_KEY if None.
     HASH_KEY = Entry(None, _hash_key, required=True)
     #: Earlier HASH_KEYs, of aliases and of digests in access entries; None = derived from SECRET_KEY_FALLBACKS.
     HASH_KEY_FALLBACKS = Entry(None, _hash_keys)
     #: Path prefixes that no rule applies to; None = the admin, health checks, and `asset_paths`.
-    EXEMPT_PATHS = Entry(None, optional(paths))
+    EXEMPT_PATHS = Entry(None, values.optional(values.paths))
     #: The families of response fields to send, and "expose".
-    HEADERS = Entry(HEADER_FAMILIES, families)
+    HEADERS = Entry(values.HEADER_FAMILIES, values.families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
-    RESPONSE = Entry(None, optional(text(rf"{DOTTED}|\S.*\.html", _RESPONSES)))
+    RESPONSE = Entry(None, values.optional(values.text(rf"{values.DOTTED}|\S.*\.html", _RESPONSES)))
     #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
-    RETENTION = Entry(RETENTION, retention)
+    RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
     REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)
 

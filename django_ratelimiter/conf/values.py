@@ -49,45 +49,36 @@ class TrustedProxies:
     own: str | None = None
 
 
-def flag(value: Any) -> bool:
-    """Return True or False."""
-    if not isinstance(value, bool):
-        raise ValueError("True or False")
-    return value
+def checked(right: str, is_right: Callable[[Any], bool], read: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return a reader of the values for which `is_right` returns True. right: the error's text. read: converts them."""
+
+    def read_checked(value: Any) -> T:
+        if not is_right(value):
+            raise ValueError(right)
+        return read(value)
+
+    return read_checked
 
 
 def number(minimum: float, maximum: float, right: str, *, above: bool = False) -> Callable[[Any], float]:
     """Return a reader of numbers from `minimum` to `maximum`; above: without `minimum`. right: the error's text."""
 
-    def read(value: Any) -> float:
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
-        if not usable or not minimum <= value <= maximum or (above and value == minimum):  # also False for NaN
-            raise ValueError(right)
-        return float(value)
+    def is_right(value: Any) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and minimum <= value <= maximum and not (above and value == minimum)  # also False for NaN
 
-    return read
+    return checked(right, is_right, float)
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[Any], int]:
     """Return a reader of whole numbers in this range."""
-
-    def read(value: Any) -> int:
-        if type(value) is not int or not minimum <= value <= maximum:
-            raise ValueError(f"a whole number from {minimum} to {maximum}")
-        return value
-
-    return read
+    right = f"a whole number from {minimum} to {maximum}"
+    return checked(right, lambda value: type(value) is int and minimum <= value <= maximum, int)
 
 
 def text(pattern: str, right: str) -> Callable[[Any], str]:
     """Return a reader of texts that match the whole pattern. right: the error's text."""
-
-    def read(value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise ValueError(right)
-        return value
-
-    return read
+    return checked(right, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None, str)
 
 
 def optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
@@ -97,27 +88,36 @@ def optional(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
 
 def one_of(*words: str) -> Callable[[Any], str]:
     """Return a reader of one of these words."""
-
-    def read(value: Any) -> str:
-        if value not in words:
-            raise ValueError(" or ".join(map(repr, words)))
-        return str(value)
-
-    return read
+    return checked(" or ".join(map(repr, words)), words.__contains__, str)
 
 
-def paths(value: Any) -> tuple[str, ...]:
-    """Return path prefixes."""
-    if not isinstance(value, list | tuple) or not all(isinstance(p, str) and p.startswith("/") for p in value):
-        raise ValueError('None, or a list of path prefixes, each starting with "/", such as ["/health/"]')
-    return tuple(value)
+def list_of(is_right: Callable[[Any], bool], right: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a reader of lists of such values, each once. right: the error's text."""
+    return checked(
+        right,
+        lambda value: isinstance(value, list | tuple) and all(map(is_right, value)),
+        lambda value: tuple(dict.fromkeys(value)),
+    )
 
 
-def families(value: Any) -> tuple[str, ...]:
-    """Return families of response fields."""
-    if not isinstance(value, list | tuple) or not all(family in HEADER_SWITCHES for family in value):
-        raise ValueError(f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
-    return tuple(value)
+flag: Final = checked("True or False", lambda value: isinstance(value, bool), bool)
+paths: Final = list_of(
+    lambda path: isinstance(path, str) and path.startswith("/"),
+    'None, or a list of path prefixes, each starting with "/", such as ["/health/"]',
+)
+families: Final = list_of(HEADER_SWITCHES.__contains__, f"a list of any of {', '.join(map(repr, HEADER_SWITCHES))}")
+identity_names: Final = list_of(
+    is_identity, 'a list of identities, such as ["user", "ip", "header:X-Org"], or [] for none'
+)
+trusted_identities: Final = list_of(
+    lambda name: is_identity(name) and not name.startswith(("path:", "field:", "query:", "cookie:")),
+    'a list of request headers, "host" and identities of your own; callers choose paths, fields, parameters and '
+    "cookies",
+)
+fields_of_bodies: Final = list_of(
+    lambda name: is_identity(name) and name.startswith("field:"),
+    'a list of fields of the body, such as ["field:code"]',
+)
 
 
 def proxies(value: Any) -> TrustedProxies:
@@ -160,52 +160,34 @@ def _network(value: Any) -> IPv4Network | IPv6Network:
     return network
 
 
-def retention(value: Any) -> dict[str, int | None]:
-    """Return days by granularity, and of versions; missing names get their default."""
-    if not isinstance(value, dict) or not all(
+def _is_retention(value: Any) -> bool:
+    return isinstance(value, dict) and all(
         name in RETENTION and (days is None or (type(days) is int and 1 <= days <= 36_500))
         for name, days in value.items()
-    ):
-        raise ValueError(
-            'a dict such as {"minute": 8, "hour": 100, "day": None, "addresses": 62, "version": 365}, '
-            "in days from 1 to 36500; None = forever"
-        )
-    return RETENTION | value
+    )
 
 
-def identity_names(value: Any) -> tuple[str, ...]:
-    """Return the names of identities, each once."""
-    if not isinstance(value, list | tuple) or not all(map(is_identity, value)):
-        raise ValueError('a list of identities, such as ["user", "ip", "header:X-Org"], or [] for none')
-    return tuple(dict.fromkeys(value))
+retention: Final = checked(
+    'a dict such as {"minute": 8, "hour": 100, "day": None, "addresses": 62, "version": 365}, in days from 1 to 36500; '
+    "None = forever",
+    _is_retention,
+    lambda value: RETENTION | value,  # missing names get their default
+)
 
 
-def trusted_identities(value: Any) -> tuple[str, ...]:
-    """Return the names of identities whose values callers cannot choose."""
-    names = identity_names(value)
-    if any(name.startswith(("path:", "field:", "query:", "cookie:")) for name in names):
-        raise ValueError(
-            'a list of request headers, "host" and identities of your own; callers choose paths, fields, parameters '
-            "and cookies"
-        )
-    return names
+def _is_dotted(path: Any) -> bool:
+    return isinstance(path, str) and re.fullmatch(DOTTED, path) is not None
 
 
-def fields_of_bodies(value: Any) -> tuple[str, ...]:
-    """Return the names of identities of the body."""
-    names = identity_names(value)
-    if not all(name.startswith("field:") for name in names):
-        raise ValueError('a list of fields of the body, such as ["field:code"]')
-    return names
+def _are_identities(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        is_identity(name) and name not in IDENTITIES and ":" not in name and _is_dotted(path)
+        for name, path in value.items()
+    )
 
 
-def identities(value: Any) -> dict[str, str]:
-    """Return the dotted paths of a project's own identities, by name."""
-    right = 'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables'
-    if not isinstance(value, dict):
-        raise ValueError(right)
-    for name, path in value.items():
-        free = is_identity(name) and name not in IDENTITIES and ":" not in name
-        if not free or not isinstance(path, str) or not re.fullmatch(DOTTED, path):
-            raise ValueError(right)
-    return dict(value)
+identities: Final = checked(
+    'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables',
+    _are_identities,
+    dict[str, str],
+)

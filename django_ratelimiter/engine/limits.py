@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import time
 from decimal import Decimal
 from fractions import Fraction
@@ -31,6 +31,10 @@ TICKS_US: Final = (1, 1_000, 1_000_000)
 
 SECONDS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 
+#: The milliseconds for which a process keeps units that it fetches in advance: at most, and to count by itself.
+MAX_SYNC_MS: Final = 3_600_000
+LOCAL_MS: Final = -1
+
 #: The longest time to fill a bucket, in microseconds: added to the current time it is still exact.
 MAX_REFILL_US: Final = 100 * MAX_WINDOW_SECONDS * 1_000_000
 
@@ -54,15 +58,6 @@ class Terms(NamedTuple):
     #: If fewer units remain, the soft quota is exceeded; 0 = there is none.
     soft_floor: int
     extra: int = 0
-
-
-#: The options of a limit in rows and snapshots, besides quota, window and algorithm.
-OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
-
-
-def options_from(value_of: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the options of a row by name; absent or empty = the default."""
-    return {name: value for name in OPTIONS if (value := value_of(name)) not in (None, "")}
 
 
 _RATE = re.compile(
@@ -281,20 +276,38 @@ class Limit:
         tag = name[name.rindex(":") :]
         return tag == self.tag or (self.calendar == "month" and tag.startswith(self.tag[:3]))
 
-    def scaled(self, share: float, least: int = 1) -> Limit:
-        """Return this limit with `share` of its quota and burst, a capacity of at least `least`, and no soft quota.
+    def times(self, factor: float | Decimal, least: int = 1) -> Limit:
+        """Return this limit with `factor` times its units, rounded down. Its counters stay.
 
-        In the rare case that the smaller numbers would not be exact, quota and burst do not change.
+        least: of its capacity. The quota is at most the maximum of its algorithm. A soft quota that would not be below
+        the quota is dropped. If the numbers would not be exact, the limit does not change.
         """
-        exact = Fraction(str(share))
-        quota, burst = max(1, int(self.quota * exact)), self.burst
-        if burst is None:
-            quota = max(quota, least)
-        else:
-            burst = max(1, least, int(burst * exact))
+        exact, most = Fraction(str(factor)), MAX_ENTRIES if self.traits.keeps_entries else MAX_UNITS
+        given = (self.quota, self.burst or 0, self.soft_quota or 0)
+        quota, burst, soft = [min(max(1, int(units * exact)), most) for units in given]
+        quota, burst = (max(quota, least), 0) if self.burst is None else (quota, max(burst, least))
+        if self.soft_quota is None or soft >= min(quota, burst or quota):
+            soft = 0
         with suppress(ValueError):
-            return replace(self, quota=quota, burst=burst, soft_quota=None)
-        return replace(self, soft_quota=None)
+            return replace(self, quota=quota, burst=burst or None, soft_quota=soft or None)
+        return self
+
+    def scaled(self, share: float, least: int = 1) -> Limit:
+        """Return this limit with `share` of its units, see `times`, and no soft quota."""
+        return replace(self.times(share, least), soft_quota=None)
+
+
+#: The options of a limit in rows and snapshots, with their defaults; `anchor_time` is only a caller's own.
+OPTIONS: Final[Mapping[str, Any]] = {
+    each.name: each.default
+    for each in fields(Limit)
+    if each.name not in ("quota", "window", "algorithm", "anchor_time")
+}
+
+
+def options_from(value_of: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the options of a row by name; absent or empty = the default."""
+    return {name: value for name in OPTIONS if (value := value_of(name)) not in (None, "")}
 
 
 @lru_cache(maxsize=10_000)
@@ -314,3 +327,32 @@ def _delay_us(seconds: float) -> int:
     if not isinstance(seconds, int | float | Decimal) or seconds != seconds or seconds < 0:
         raise ValueError(f"max_delay: must be a number of seconds from 0, not {seconds!r}.")
     return min(int(Fraction(str(+seconds)) * 1_000_000), EXACT) if seconds < EXACT else EXACT
+
+
+def sync_seconds(sync_interval_ms: object) -> float | None:
+    """Return `sync_interval_ms` in seconds; negative = purely local, `None` = exact. Raises ValueError for another."""
+    if sync_interval_ms is None or sync_interval_ms == 0:
+        return None
+    if type(sync_interval_ms) is not int or not LOCAL_MS <= sync_interval_ms <= MAX_SYNC_MS:
+        raise ValueError(
+            f"sync_interval_ms: must be a whole number of milliseconds up to {MAX_SYNC_MS}, 0 or -1, "
+            f"not {sync_interval_ms!r}."
+        )
+    return -1.0 if sync_interval_ms == LOCAL_MS else sync_interval_ms / 1_000
+
+
+def check_sync_interval(limit: Limit, sync_interval: float | None) -> None:
+    """Raise ValueError, with the limit's field, for a limit whose units cannot be fetched in advance."""
+    if sync_interval is None:
+        return
+    if not limit.traits.fetches:
+        names = ", ".join(algorithm for algorithm in Algorithm if algorithm.traits.fetches)
+        why = "its units are requests in progress" if limit.holds_leases else "each request has a delay of its own"
+        raise ValueError(
+            f"algorithm: the units of {limit.algorithm} cannot be fetched in advance, as {why}; clear "
+            f"sync_interval_ms, or choose one of {names}."
+        )
+    if sync_interval * 1_000_000 > limit.window_us:
+        raise ValueError(
+            "window: must not be shorter than sync_interval_ms, for which processes keep the units that they fetch."
+        )

@@ -1,22 +1,24 @@
-"""The forecast of one changed rule, from whatever source: its figures, its one sentence, and its data for programs."""
+"""The forecast of one changed rule, from whatever source: its figures, its one sentence, and its data for programs.
+
+What the source does not show of the rule is found before there is a verdict.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple
 
 from django.utils.formats import number_format
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from ..conf import settings
+from ..models import TierAssignment
 from ..rules.formatting import units
-from ..rules.records import RuleRecord
-from . import estimates
-from .estimates import NOTHING, Range
-from .ledger import MISLEADING, Blind
-from .tally import AFTER, BEFORE, NEWLY, NO_LONGER, Tally
+from ..rules.records import LimitRecord, RuleRecord
+from .evaluate import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, Tally, all_callers, all_requests
 
 #: What decides which requests of a caller a rule rejects.
 _REJECTING: Final = ("limits", "is_off", "cost", "count_refusals", "charge_when")
@@ -25,6 +27,41 @@ CALLERS, REQUESTS = 0, 1
 
 #: The effects, by their names for programs.
 _WHATS: Final = {"before": BEFORE, "after": AFTER, "newly": NEWLY, "no_longer": NO_LONGER}
+
+
+#: Why something is not seen. "unmatched": no request. "tiers": none of these tiers. "value": what callers are told
+#: apart by. "unreadable": lines. "outcome": failures. "cost", "scope": what code asks for. "duration", "resolution":
+#: of times. "own_day": months of a caller. "others": the samples are of other requests. "incomplete": some are missing.
+BlindKind = Literal[
+    "unmatched", "tiers", "value", "unreadable", "outcome", "cost", "scope", "duration", "resolution", "own_day",
+    "others", "incomplete",
+]  # fmt: skip
+
+#: Kinds with which what is seen is wrong, and not a part.
+MISLEADING: Final = ("outcome", "cost", "duration", "resolution", "own_day")
+
+#: If at least this share of a file's lines lacks what a rule needs, the others say nothing of it.
+MOST: Final = 0.5
+
+#: Shorter windows need times with fractions: within a second, the order of requests is not known.
+SHORT_US: Final = 30_000_000
+
+
+class Blind(NamedTuple):
+    """What is not seen of one rule. text: why, as a part of a sentence.
+
+    lines: how many requests are not seen. They count as newly rejected, each of a caller of its own. 0 = it is not
+    known how many, so the rule is not known.
+    """
+
+    kind: BlindKind
+    text: str
+    lines: int = 0
+
+    @property
+    def is_countable(self) -> bool:
+        """True if the number of requests that are not seen is known."""
+        return self.lines > 0
 
 
 class Effect(NamedTuple):
@@ -65,7 +102,7 @@ class RuleForecast:
     @property
     def is_exact(self) -> bool:
         """True if each request and its time is known."""
-        return self.one_in == 1 and len(self.tally.total.counts) == 1
+        return self.one_in == 1 and len(self.tally.counts) == 1
 
     @property
     def uncountable(self) -> list[Blind]:
@@ -85,7 +122,7 @@ class RuleForecast:
     @property
     def sampled(self) -> int:
         """The number of callers that the source holds."""
-        return self.tally.total.callers
+        return self.tally.callers
 
     @property
     def callers(self) -> int:
@@ -94,18 +131,18 @@ class RuleForecast:
 
     def effect(self, what: int) -> Effect:
         """Return what is rejected: by the earlier rule and others, see `tally`."""
-        sums, total = self.tally.total, self.requests
-        callers, requests = sums.found(CALLERS, what), sums.found(REQUESTS, what)
+        tally, total = self.tally, self.requests
+        callers, requests = tally.found(CALLERS, what), tally.found(REQUESTS, what)
         if self.one_in == 1 or self.is_shared:
             return Effect(callers, requests)
         if what in (NEWLY, NO_LONGER) and self._rejects_the_same:
             return Effect(NOTHING, NOTHING)
-        all_callers = estimates.callers(callers)
-        scale = total / sums.requests if total and sums.requests else float(self.one_in)
-        found = estimates.requests(requests, callers, scale, total)
+        of_all = all_callers(callers)
+        scale = total / tally.requests if total and tally.requests else float(self.one_in)
+        found = all_requests(requests, callers, scale, total)
         if not callers.low:  # callers outside the sample may be rejected with all of their requests
-            found = found._replace(high=min(all_callers.high / max(self.callers, 1) * total, total))
-        return Effect(all_callers, found)
+            found = found._replace(high=min(of_all.high / max(self.callers, 1) * total, total))
+        return Effect(of_all, found)
 
     @property
     def _rejects_the_same(self) -> bool:
@@ -186,10 +223,11 @@ class RuleForecast:
             return
         whats = ((_("Rejected"), AFTER), (_("Newly rejected"), NEWLY), (_("No longer rejected"), NO_LONGER))
         for text, what in whats if self.is_change else whats[:1]:
-            found, of_all = self.effect(what), [percent(self.share(unit, what)) for unit in (CALLERS, REQUESTS)]
+            found = self.effect(what)
             requests = ngettext("%s request", "%s requests", round(found.requests.about)) % in_words(found.requests)
             callers = ngettext("%s caller", "%s callers", round(found.callers.about)) % in_words(found.callers)
-            yield f"  {text}: {requests} ({of_all[1]}), {callers} ({of_all[0]})."
+            of_requests, of_callers = percent(self.share(REQUESTS, what)), percent(self.share(CALLERS, what))
+            yield f"  {text}: {requests} ({of_requests}), {callers} ({of_callers})."
         for each in self.tally.top[:5]:
             words = {"who": each.caller, "number": units(each.after), "all": units(each.requests), "at": each.first}
             yield "    " + _("%(who)s: %(number)s of %(all)s requests, the first at %(at)s") % words
@@ -234,3 +272,38 @@ def in_words(found: Range) -> str:
 def percent(share: float) -> str:
     """Return a share, from 0 to 1, in per cent."""
     return _("%s %%") % number_format(f"{100 * share:.3g}")
+
+
+def blind_by_nature(rule: RuleRecord, costs: Iterable[str], *, has_outcomes: bool) -> Iterator[Blind]:
+    """Yield what no source shows of a rule.
+
+    costs: where code computes what a request costs. has_outcomes: the source shows responses of the rule that are
+    failures, but not which of the others are.
+    """
+    if rule.charge_when != "any":
+        text = _("the status of a response does not show all failures, such as those of a login form")
+        yield Blind("outcome", text if has_outcomes else _("whether requests succeed is not recorded"))
+    if costs := [*costs]:
+        yield Blind("cost", _("code computes the cost of its requests: %s") % ", ".join(costs))
+    has_anchors = TierAssignment.objects.exclude(anchor_day=None).exists
+    if rule.has_months and (settings.TIER_RESOLVER or has_anchors()):
+        yield Blind("own_day", _("the months of some callers begin on a day of their own"))
+
+
+def unseen_tiers(before: RuleRecord | None, after: RuleRecord, seen: Collection[str]) -> Iterator[Blind]:
+    """Yield the tiers whose limits are new or change, if no request is of their callers. seen: the slugs of others."""
+    if before is not None and replace(before, slug=after.slug, name=after.name, limits=after.limits) != after:
+        before = None
+    known = {**(before.limits if before else {}), **after.limits}
+
+    def limits(rule: RuleRecord | None, tier: str | None) -> tuple[LimitRecord, ...]:
+        return rule.limits.get(tier, rule.limits.get(None, ())) if rule else ()
+
+    met = {tier if tier in known else None for tier in seen}
+    missed = [
+        each or _("every other tier")
+        for each in known
+        if each not in met and limits(after, each) not in ((), limits(before, each))
+    ]
+    if missed:
+        yield Blind("tiers", _("no request is of a caller of these tiers: %s") % ", ".join(missed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -17,14 +17,14 @@ from ..databases import spelled
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
-from ..plans import is_gone
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
 from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
-from .references import Name, digests_of, everybody, find_reference, revealed_to, rules_of, with_tail
+from ..values.references import parse_reference
+from .references import Name, digests_of, everybody, known_rules, revealed_to, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -166,14 +166,10 @@ class Caller:
             return network_around(self.address, name)
         return self.known.get(name)
 
-    def partition(self, names: Iterable[str]) -> str | None:
+    def partition(self, names: Collection[str]) -> str | None:
         """Return the value that splits the counters of rules by these names; `None` = one of them is not known."""
-        parts = []
-        for name in names:
-            if (value := self.value_of(name)) is None:
-                return None
-            parts.append((name, value))
-        return encode_partition(parts)
+        known = [(name, value) for name in names if (value := self.value_of(name)) is not None]
+        return encode_partition(known) if len(known) == len(names) else None
 
     def missing(self, rule: RuleRecord) -> list[str]:
         """Return the names that this rule is split by and that are not known for the caller."""
@@ -197,7 +193,7 @@ class Caller:
         """Return whether the rule counts the caller by address because another value is missing."""
         return rule.missing_partition == "ip" and self.kind == "ip" and bool(self.missing(rule))
 
-    def digests_by(self, names: Iterable[str]) -> list[str]:
+    def digests_by(self, names: Collection[str]) -> list[str]:
         """Return the digests of the caller as counted by these names; none if a value is not known."""
         if self.kind == "digest":
             return [self.value]
@@ -217,33 +213,17 @@ class Caller:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
-        if self.is_one_key:
-            return f"{_('API key')} {str(self.api_key)[:8]}…"
-        return f"{_LABELS[self.kind]()} {self.digest[:8]}…"
+        labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
+        return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
 
-_LABELS: Final = {
-    "api_key": lambda: _("API key"),
-    "ip": lambda: _("address"),
-    "partition": lambda: _("partition"),
-    "digest": lambda: _("caller"),
-}
-
-
-def caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
-    """Return the same as `any_caller_of`. Also raises UnknownCaller for an API key that is no identity."""
-    caller = any_caller_of(kind, value, others)
-    if caller.unknown:
-        raise UnknownCaller(caller.unknown)
-    return caller
-
-
-def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
+def caller_of(kind: str, value: str, others: Iterable[str] = (), *, must_count: bool = True) -> Caller:
     """Return the caller of this kind. others: more known partitions, such as "header:X-Org=acme".
 
     A user is found by primary key or login name; "id:42" and "name:42" say which. An API key is the key, its hash, or
     "value:" and the result of API_KEY_RESOLVER. A "reference" is that of a rejection; only the digest of its caller
-    is known. Raises UnknownCaller; for a reference EngineUnavailable, too.
+    is known. must_count: an API key that is no identity is an error. Raises UnknownCaller; for a reference
+    EngineUnavailable, too.
     """
     value = value.strip()
     if kind == "reference":
@@ -261,7 +241,10 @@ def any_caller_of(kind: str, value: str, others: Iterable[str] = ()) -> Caller:
     for text in others:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
-    return _caller(kind, value, parts)
+    caller = _caller(kind, value, parts)
+    if caller.unknown and must_count:
+        raise UnknownCaller(caller.unknown)
+    return caller
 
 
 def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Caller:
@@ -273,7 +256,7 @@ def named(caller: Caller, reader: Any = None, others: Iterable[str] = ()) -> Cal
         return caller
     name = revealed_to(reader, [with_tail(caller.value)]).get(caller.value)
     found = _kind_and_value(name) if name else None
-    by_name = any_caller_of(*found, others) if found else caller
+    by_name = caller_of(*found, others, must_count=False) if found else caller
     return caller if by_name.unknown else replace(by_name, rule=caller.rule)
 
 
@@ -291,7 +274,7 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
 
 def _caller_of_reference(text: str) -> Caller:
     """Return the caller of a rejection's reference, which may be in the text of a whole response."""
-    reference = find_reference(text)
+    reference = parse_reference(text, known_rules())
     if reference is None:
         raise UnknownCaller(_("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”."))
     digests = digests_of(reference)
@@ -330,18 +313,11 @@ def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
-    is_secret = _is_secret(kind, value, key)
+    typed = parts_of(value) if kind == "partition" else {kind: value}
+    is_hidden = kind != "api_key" and (any(map(is_secret, typed)) or typed.get("api_key", key.opened) != key.opened)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_secret)
-
-
-def _is_secret(kind: str, value: str, key: _Key) -> bool:
-    """Return whether the input, or a known value, is a credential, such as the key of a session or an API."""
-    if kind == "api_key":
-        return False
-    typed = parts_of(value) if kind == "partition" else {kind: value}
-    return any(map(is_secret, typed)) or ("api_key" in typed and typed["api_key"] != key.opened)
+    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_hidden)
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -400,15 +376,15 @@ def _api_key(text: str) -> _Key:
         return _Key(known, known, known)
     if text.startswith(_RESOLVED) and text != _RESOLVED:
         found = text.removeprefix(_RESOLVED)
-        return _Key(found, None, text, _why_gone(found))
+        return _Key(found, None, text)
     if one := _ONE_OF.fullmatch(text):
-        return _Key(one[2], one[1], text, _why_gone(one[2]))
+        return _Key(one[2], one[1], text)
     try:
         resolved = find_api_key(text) if len(text) <= MAX_API_KEY and text.isascii() else None
     except OwnCodeFailed as error:
         raise UnknownCaller(_("Whether this key is known cannot be found out: %s") % error) from None
     if resolved is not None:
-        return _Key(resolved, hashed, f"key:{hashed}:{resolved}", _why_gone(resolved))
+        return _Key(resolved, hashed, f"key:{hashed}:{resolved}")
     if is_hash(text):
         more = _("Enter the key, or “value:” and what API_KEY_RESOLVER returns for it.")
         return _Key(text, text, text, f"{only_a_hash()} {more}")
@@ -419,8 +395,3 @@ def _api_key(text: str) -> _Key:
 def only_a_hash() -> str:
     """Return why the hash of a key does not say who it is, with API_KEY_RESOLVER."""
     return _("This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out.")
-
-
-def _why_gone(found: str) -> str:
-    text = _("There is no %(row)s in the database, so no API key counts as this.")
-    return text % {"row": found} if is_gone(found) else ""

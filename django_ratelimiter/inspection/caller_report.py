@@ -12,30 +12,30 @@ from typing import Any, ClassVar
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import TierAssignment
+from ..models import AccessEntry, TierAssignment
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
-from .explanation import at_limit_in_words, counter_in_words, rejection_in_words
-from .grounds import AccessExplanation, Grounds, TierExplanation, grounds_of, may_view, rights_of, tier_in_words
+from .grounds import Grounds, TierExplanation, grounds_of
 from .references import Name
 from .reset import LogLine, log_of
+from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
 
 
 @dataclass(frozen=True)
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    What is hidden from the reader does not affect the report: then "blocked" is by rules alone. Of a digest, and of a
-    user that is not in the database, only counters in use count. The last three are for the caller's page.
+    Of a digest, and of a user that is not in the database, only counters in use count. The last four are for the
+    caller's page.
     """
 
     MEMBERS: ClassVar = (
-        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "hidden", "counters"),
-        *("unread", "unlimited", "rejections", "log", "problem"),
+        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "counters", "unread"),
+        *("unlimited", "rejections", "log", "problem"),
     )
 
     caller: Caller
@@ -43,13 +43,8 @@ class CallerReport:
     #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, and
     #: without Redis.
     blocked: bool | None
-    #: Rules whose counter all callers share and is used up: they reject everybody now.
-    blocked_shared: Sequence[RuleRecord]
-    #: Rules for a scope that no view names, which now reject tasks and other code that ask for it.
-    blocked_scopes: Sequence[RuleRecord]
-    access: AccessExplanation | None
+    access: AccessEntry | None
     tier: TierExplanation
-    hidden: Sequence[str]  # what you may not view
     counters: Sequence[Counter]
     unread: Sequence[Unread]
     unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
@@ -59,7 +54,19 @@ class CallerReport:
 
     rules: RuleSet
     grounds: Grounds
-    found: Counters
+    own: Sequence[Counter]  # all of its own counters
+    blocking: Blocking  # the counters shown that reject the caller now
+
+    @property
+    def blocked_shared(self) -> list[RuleRecord]:
+        """Rules whose counter all callers share and is used up: they reject everybody now."""
+        return list(dict.fromkeys(each.rule for each in self.blocking.shared))
+
+    @property
+    def blocked_scopes(self) -> list[RuleRecord]:
+        """Rules for a scope that no view names, which now reject tasks and other code that ask for it."""
+        found = () if self.caller.kind == "digest" else self.blocking.elsewhere
+        return list(dict.fromkeys(each.rule for each in found))
 
     @property
     def is_unknown(self) -> bool:
@@ -67,30 +74,24 @@ class CallerReport:
         return self.caller.is_unknown_user and all(each.used == 0 for each in self.counters if not each.shared)
 
 
-def report_of(caller: Caller, reader: Any = None) -> CallerReport:
-    """Return the report of a caller. reader: the user who reads it; `None` = may see everything."""
+def report_of(caller: Caller) -> CallerReport:
+    """Return the report of a caller."""
     rules = cache.latest_rules()
     grounds = grounds_of(caller, rules)
     found = counters_of(caller, rules, grounds.entitlement)
-    sees = rights_of(reader)._replace(counters=True)  # of one caller, they need no permission of their own
-    grounds = grounds.as_seen_by(sees)
     shown = found.of(caller)
     rejections, problem = list[CallerRejection](), found.problem
     try:
         rejections = rejections_of(caller, found, rules)
     except EngineUnavailable as error:
         problem = str(error)
-    blocking = shown.blocking if rules.enforced else Blocking()
     return CallerReport(
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
-        blocked_shared=_rules_of(blocking.shared),
-        blocked_scopes=_rules_of(() if caller.kind == "digest" else blocking.elsewhere),
         access=grounds.access,
         tier=grounds.tier,
-        hidden=sees.hidden,
-        counters=(shown if caller.kind == "digest" else found).counters,
+        counters=shown.counters,
         unread=found.unread,
         unlimited=found.unlimited,
         rejections=rejections,
@@ -98,12 +99,9 @@ def report_of(caller: Caller, reader: Any = None) -> CallerReport:
         problem=problem,
         rules=rules,
         grounds=grounds,
-        found=found,
+        own=found.own,
+        blocking=shown.blocking if rules.enforced else Blocking(),
     )
-
-
-def _rules_of(counters: Iterable[Counter]) -> list[RuleRecord]:
-    return list({each.rule.slug: each.rule for each in counters}.values())
 
 
 def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
@@ -134,7 +132,8 @@ def labelled(name: Name, labels: Mapping[str, str]) -> str:
 def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
     """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
     hashes = [*filter(is_hash, keys)]
-    if not hashes or not may_view(reader, TierAssignment):
+    acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
+    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
         return {}
     rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
     return dict(rows.values_list("api_key_hash", "reason"))
@@ -143,13 +142,29 @@ def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
 def lines_of(report: CallerReport) -> Iterator[str]:
     """Yield the lines of the command."""
     who, access = report.caller, report.access
-    if who.is_everybody or who.is_nobody:
-        yield _title_of_nobody(who)
-        yield from map(_line, report.counters)
-        yield from map(rejection_in_words, report.rejections)
-        return
+    yield "{} ({}): {}".format(*_headline(report))
+    if not (who.is_everybody or who.is_nobody):
+        yield from _reasons(report)
+    yield from (f"{each.rule.slug}: {each.limit}: {counter_in_words(each)}" for each in report.counters)
+    for each in report.unread:
+        yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
+    yield from (rejection_in_words(each, access) for each in report.rejections)
+
+
+def _headline(report: CallerReport) -> tuple[str, str, str]:
+    """Return who it is, the digest, and whether the caller is blocked."""
+    who, texts = report.caller, {True: _("blocked"), False: _("not blocked")}
     named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
-    yield f"{named} ({who.digest}): {_state(report)}"
+    state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
+    if who.is_everybody:
+        named, state = _("all callers together"), _("they share one counter, so the caller cannot be known from it")
+    elif who.is_nobody:
+        named, state = _("requests without what the rule %s counts by") % who.rule, _("all of them are rejected")
+    return named, who.digest, state
+
+
+def _reasons(report: CallerReport) -> Iterator[str]:
+    who, access = report.caller, report.access
     yield from (f"{at_limit_in_words(rule)}: {rule.slug}" for rule in report.blocked_shared)
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
@@ -157,33 +172,8 @@ def lines_of(report: CallerReport) -> Iterator[str]:
     if who.is_unknown_user:
         yield _("There is no such user. The counters shown are those of requests with this key.")
     if access:
-        until = until_in_words(access.until) if access.until else _("it is deleted")
+        until = until_in_words(access.expires_at) if access.expires_at else _("it is deleted")
         values = {"action": access.action_in_words, "until": until, "reason": access.reason}
         yield _("Access entry: %(action)s until %(until)s. %(reason)s") % values
     if who.kind != "digest" or not report.problem:
         yield _("Tier: %s") % tier_in_words(report.tier)
-    yield from map(_line, report.counters)
-    for each in report.unread:
-        yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
-    yield from (rejection_in_words(each, access) for each in report.rejections)
-
-
-def _title_of_nobody(who: Caller) -> str:
-    """Return the meaning of a reference that names no caller."""
-    if who.is_everybody:
-        text = _("all callers together (%(digest)s): they share one counter, so the caller cannot be known from it")
-    else:
-        text = _("requests without what the rule %(rule)s counts by (%(digest)s): all of them are rejected")
-    return text % {"digest": who.digest, "rule": who.rule}
-
-
-def _state(report: CallerReport) -> str:
-    """Return whether the caller is blocked."""
-    if report.blocked is not None:
-        return _("blocked") if report.blocked else _("not blocked")
-    return _("whether it is blocked is not known")
-
-
-def _line(counter: Counter) -> str:
-    state = "" if counter.is_local else f": {counter_in_words(counter)}"
-    return f"{counter.rule.slug}: {counter.limit}{state}"

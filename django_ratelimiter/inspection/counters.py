@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from ..backend import get_engine
 from ..engine.base import Charge, Verdict
+from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..limiter.templates import RuleTemplate, missing
 from ..rules import inline
@@ -209,65 +210,36 @@ class CallerRejection(NamedTuple):
 def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[CallerRejection]:
     """Return the caller's rejections, the latest first; empty if the engine has no list of them.
 
-    Also by a rule that does not limit the caller any more. found: the caller's counters.
+    Also by a rule that does not limit the caller any more. found: the caller's counters. Raises EngineUnavailable.
     """
-    known = {}
-    for rule in _rules(rules):
-        if rule.is_shared == caller.is_everybody and (digest := caller.digest_for(rule)) is not None:
-            known[rule.slug, digest] = rule
-    return [] if found.problem else _rejections(recent(), known, found.counters)  # asked even if no rule is known
+    if found.problem:
+        return []
+    known = {
+        (rule.slug, caller.digest_for(rule)): rule for rule in _rules(rules) if rule.is_shared == caller.is_everybody
+    }
+    rows = sorted((row for row in recent() if (row.rule, row.partition) in known), key=lambda row: -row.at_us)
+    counters = {each.charge.key + each.charge.limit.tag: each for each in found.counters}
+    return [_rejection(row, known[row.rule, row.partition], counters.get(row.counter)) for row in rows[:MAX_SHOWN]]
 
 
-def rejections_logged(
-    is_meant: Callable[[str, str], bool], rules: RuleSet, explained: Iterable[Counter] = ()
-) -> list[CallerRejection]:
-    """Return the recent rejections that a reference or a line of the log may mean; the latest first.
-
-    is_meant: whether it means this rule and this digest. explained: counters whose present limits are known; others
-    have the limits of the tier at that time. Raises EngineUnavailable.
-    """
-    recently, by_slug = recent(), {rule.slug: rule for rule in _rules(rules)}
-    known: dict[tuple[str, str], RuleRecord] = {}
-    counters: dict[tuple[str, str], Counter] = {}
-    for row in (row for row in recently if row.rule in by_slug and is_meant(row.rule, row.partition)):
-        rule = known[row.rule, row.partition] = by_slug[row.rule]
-        template = RuleTemplate(rule, Entitlement(rules.tiers.get(row.tier)))
-        counters |= {(each.name, each.digest): each for each in _counters_of(template, row.partition)}
-    counters |= {name: each for each in explained if (name := (each.name, each.digest)) in counters}
-    return _rejections(recently, known, read(Counters([*counters.values()])).counters)
+def _rejection(row: Rejection, rule: RuleRecord, counter: Counter | None) -> CallerRejection:
+    """Return a rejection by a rule. counter: its present state; `None` = not known."""
+    return CallerRejection(
+        rule.name,
+        moment_of(row.at_us),
+        moment_of(row.since_us),
+        row.times,
+        row.shadow,
+        row.is_estimate,
+        row.tier,
+        reference_of(row.rule, row.partition),
+        counter.limit if counter else limit_that_rejected(row, rule),
+        counter.allowed if counter else None,
+        counter.blocked_until if counter else None,
+    )
 
 
-def _rejections(
-    rows: Sequence[Any], rules: Mapping[tuple[str, str], RuleRecord], counters: Iterable[Counter]
-) -> list[CallerRejection]:
-    """Return those of these rejections that are by these rules, by slug and digest, the latest first.
-
-    counters: their present state, as far as it is known.
-    """
-    by_name = {each.charge.key + each.charge.limit.tag: each for each in counters}
-    found = []
-    for row in rows:
-        rule, counter = rules.get((row.rule, row.partition)), by_name.get(row.counter)
-        if rule is not None:
-            found.append(
-                CallerRejection(
-                    rule.name,
-                    moment_of(row.at_us),
-                    moment_of(row.since_us),
-                    row.times,
-                    row.shadow,
-                    row.is_estimate,
-                    row.tier,
-                    reference_of(row.rule, row.partition),
-                    counter.limit if counter else limit_that_rejected(row, rule),
-                    counter.allowed if counter else None,
-                    counter.blocked_until if counter else None,
-                )
-            )
-    return sorted(found, key=lambda each: each.at, reverse=True)[:MAX_SHOWN]
-
-
-def limit_that_rejected(row: Any, rule: RuleRecord) -> str:
+def limit_that_rejected(row: Rejection, rule: RuleRecord) -> str:
     """Return the limit of a recent rejection in words; empty if the rule does not have it any more."""
     limits = rule.limits[row.tier] if row.tier in rule.limits else rule.limits.get(None, ())
     found = [limit for limit in limits if limit.limit.is_counted_in(row.counter)]
@@ -316,10 +288,9 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
     """
     found: dict[str, Counter] = {}
     for rule in rules:
-        for tier in dict.fromkeys((None, *rule.limits)):
+        for tier in (None, *rule.limits):
             template = RuleTemplate(rule, Entitlement(known.tiers.get(tier) if tier else None))
-            for record, charge in zip(template.records, template.charges(None, None), strict=True):
-                counter = Counter(rule, tier or "", record, charge.fill(everybody()), everybody())
+            for counter in _counters_of(template, everybody()):
                 if counter.name not in found or counter.capacity < found[counter.name].capacity:
                     found[counter.name] = counter
     return read(Counters([*found.values()]))

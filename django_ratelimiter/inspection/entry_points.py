@@ -17,25 +17,25 @@ from django.utils.translation import gettext as _
 
 from ..backend import get_engine
 from ..conf import django_setting, has_identity, settings, unknown_identity
-from ..decision import NOTHING_TO_DECIDE, Decision
+from ..decision import NOTHING_TO_DECIDE, Decision, Owner
 from ..decorators import limits_for
-from ..engine.base import Verdict, Version
+from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
-from ..identity import Identity, meta_name
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of, limit_request
+from ..identity import Identity, access_entry_for, meta_name
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
-from ..limiter.templates import RuleCharge, owned
 from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption
 from ..rules import cache
+from ..rules.records import Facts
 from ..rules.routes import all_views, chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement, callers_differ, is_known_api_key
-from ..values.access import NOBODY, AccessList, AccessRecord
+from ..rules.tiers import callers_differ, is_known_api_key
+from ..values.access import AccessRecord
 from .caller import UnknownCaller, find_user, is_hash, only_a_hash
-from .explanation import Bypass
 from .question import Question, QuestionError
+from .words import Bypass
 
 _LIMITER: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
 _LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
@@ -68,21 +68,13 @@ def build_request(question: Question) -> HttpRequest:
     fields = {meta_name(name): _as_read(value) for name, value in question.headers}
     environ |= {name: value for name, value in fields.items() if name.startswith("HTTP_")}  # it has no body
     http: HttpRequest = RequestFactory().generic(question.method.upper() or "GET", "/", **environ)  # type: ignore[arg-type]
-    http.user = _user_of(question)
-    return http
-
-
-def _user_of(question: Question) -> Any:
-    """Return the user, who counts as logged in. Raises QuestionError for an unknown one."""
-    if not question.user:
-        return AnonymousUser()
     try:
-        user = find_user(question.user)
+        http.user = find_user(question.user) if question.user else AnonymousUser()  # who counts as logged in
     except UnknownCaller as error:
         raise QuestionError("user", str(error)) from error
-    if user is None:
+    if http.user is None:
         raise QuestionError("user", _("No user or API key matches this."))
-    return user
+    return http
 
 
 def assume_values(identity: Identity, question: Question) -> None:
@@ -148,27 +140,21 @@ def _is_known_hash(api_key: str) -> bool:
     return is_hash(api_key) and is_known_api_key(api_key)
 
 
-@dataclass(slots=True)
-class EntryPoint:
-    """One call of the limiter."""
+class EntryPoint(TrialIO):
+    """One call of the limiter. Keeps what it would charge, and compares the version as a real call does."""
 
-    request: LimitRequest
-    #: Why it tested no rule.
-    bypass: Bypass = ""
-    access: AccessRecord | None = None
-    entitlement: Entitlement = NO_ENTITLEMENT
-    #: Why the caller has this tier and multiplier, with the primary keys of assignments.
-    reasons: dict[str, int] = field(default_factory=dict)
-    #: What it would charge, each with its counter now; `None` = not known.
-    charges: list[tuple[RuleCharge, Verdict | None]] = field(default_factory=list)
-
-
-class _EntryPointIO(TrialIO):
-    """Keeps what one call of the limiter would charge, and compares the version as a real call does."""
-
-    def __init__(self, entry_point: EntryPoint) -> None:
+    def __init__(self, request: LimitRequest) -> None:
         super().__init__(THREAD)
-        self._point = entry_point
+        self.request = request
+        #: Why it tested no rule.
+        self.bypass: Bypass = ""
+        self.access: AccessRecord | None = None
+        self.entitlement = NO_ENTITLEMENT
+        #: Why the caller has this tier and multiplier, with the primary keys of assignments.
+        self.reasons: dict[str, int] = {}
+        #: What it would charge, each with its counter now; `None` = not known.
+        self.charges: list[tuple[Owner, Charge, Verdict | None]] = []
+        #: Why the engine did not answer.
         self.problem = ""
 
     async def check(
@@ -180,12 +166,16 @@ class _EntryPointIO(TrialIO):
     ) -> Sequence[Verdict]:
         get_engine().check((), version=version)
         verdicts = await super().check(charges, version, receipts, now_us) if charges else ()
-        self._point.charges += zip(owned(charges), verdicts, strict=True)
+        self._note(charges, verdicts)
         return verdicts
 
-    def note_outage(self, charges: Sequence[RuleCharge], error: Exception) -> None:
+    def note_outage(self, charges: Call, error: Exception) -> None:
         self.problem = str(error)
-        self._point.charges += [(charge, None) for charge in charges]
+        self._note(charges, [None] * len(charges))
+
+    def _note(self, charges: Call, verdicts: Sequence[Verdict | None]) -> None:
+        template: Any = charges.template
+        self.charges += zip(template.owners, charges, verdicts, strict=True)
 
 
 @dataclass(slots=True)
@@ -196,7 +186,6 @@ class Trial:
     http: HttpRequest
     #: The current ones.
     rules: RuleSet
-    entries: AccessList
     #: Why the middleware tests no rule.
     bypass: Bypass = ""
     entry_points: list[EntryPoint] = field(default_factory=list)
@@ -204,10 +193,13 @@ class Trial:
     unreached: list[str] = field(default_factory=list)
     #: The limits in the view's code, which are not decided.
     in_code: tuple[str, ...] = ()
-    #: Why the engine did not answer.
-    problem: str = ""
     #: Seconds, of all entry points.
     delay: float = 0.0
+
+    @property
+    def facts(self) -> Facts:
+        """What rules are compared with."""
+        return (self.entry_points[-1].request if self.entry_points else limit_request(self.http)).facts
 
     @property
     def decision(self) -> Decision:
@@ -223,11 +215,10 @@ class Trial:
         request = limit_request(self.http, scope, before_authentication=before_authentication)
         assert request.identity is not None
         assume_values(request.identity, self.question)
-        point = EntryPoint(request._replace(heeds_access=self.entries is not NOBODY))
+        point = EntryPoint(request)
         self.entry_points.append(point)
-        io = _EntryPointIO(point)
-        decision = run_sync(decide(io, point.request))
-        self.rules, self.problem = cache.current_rules(), io.problem or self.problem
+        decision = run_sync(decide(point, request))
+        self.rules = cache.current_rules()
         self._note_access_and_tier(point)
         if decision.delay:
             self.delay += decision.delay
@@ -239,17 +230,20 @@ class Trial:
             point.bypass = "disabled"
         elif not self.rules.enforced:
             point.bypass = "stopped"
-        elif access := access_entry_for(self.entries, point.request.identity):
+        elif access := access_entry_for(cache.access_list(), point.request.identity):
             point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
         elif callers_differ(self.rules):
             point.entitlement = entitlement_of(self.rules, point.request, point.reasons.__setitem__)
 
 
-def run_trial(question: Question, http: HttpRequest, entries: AccessList) -> Trial:
+def run_trial(question: Question, http: HttpRequest) -> Trial:
     """Decide at the middleware, then for the scopes that the view names, until one rejects. The view does not run."""
     view: Any = http.resolver_match.func if http.resolver_match else None
-    trial, later = Trial(question, http, cache.latest_rules(), entries), decides_later(view)
-    trial.bypass = _bypass_of_middleware(http, view)
+    trial, later = Trial(question, http, cache.latest_rules()), decides_later(view)
+    if hasattr(view, ASKED_BY_GATEWAYS):
+        trial.bypass = "gateway"
+    else:
+        trial.bypass = exemption(http) if has_limiter() else "no middleware"
     if not trial.bypass:
         trial.ask(before_authentication=later)
     scopes, trial.in_code = _limits_in_code(view, http.method or "")
@@ -259,14 +253,6 @@ def run_trial(question: Question, http: HttpRequest, entries: AccessList) -> Tri
         if scope:
             trial.ask(scope)
     return trial
-
-
-def _bypass_of_middleware(http: HttpRequest, view: Any) -> Bypass:
-    if not settings.ENABLED:
-        return "disabled"
-    if hasattr(view, ASKED_BY_GATEWAYS):
-        return "gateway"
-    return exemption(http) if has_limiter() else "no middleware"
 
 
 def _limits_in_code(view: Any, method: str) -> tuple[list[str], tuple[str, ...]]:

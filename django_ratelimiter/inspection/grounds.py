@@ -1,9 +1,8 @@
-"""Why a caller has what it has: its tier, its access entry, the rows behind them, and what a reader may see of it."""
+"""Why a caller has what it has: its tier, its access entry, and the rows behind them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,127 +10,28 @@ from functools import reduce
 from ipaddress import ip_network
 from itertools import chain, permutations
 from operator import or_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 from django.utils import timezone
-from django.utils.formats import number_format
-from django.utils.translation import gettext as _
 
 from ..logs import logger
 from ..models import AccessEntry, TierAssignment
-from ..models.tiers import SUBJECTS
-from ..plans import CallerIdentity, user_pk
-from ..rules.formatting import end_in_words
+from ..plans import CallerIdentity
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
+from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted, of_user
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from .caller import Caller
-from .question import Question
-
-SEES_COUNTERS: Final = "django_ratelimiter.view_usage_report"
-SEES_TIERS: Final = "django_ratelimiter.view_tierassignment"
-
-#: The caller's values: only for readers that may see what is known about callers.
-CALLER_FIELDS: Final = ("user", "api_key")
-_CALLERS: Final = (*CALLER_FIELDS, "session")
 
 
-class CallerHidden(Exception):
-    """The question names a caller, which this reader must not do; the message names the permission."""
-
-
-class Rights(NamedTuple):
-    """Which parts a reader may see."""
-
-    counters: bool = True
-    tiers: bool = True
-    entries: bool = True
-
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """The names of the other parts."""
-        return tuple(name for name, sees in zip(("counters", "tiers", "access entries"), self, strict=True) if not sees)
-
-    @property
-    def names_callers(self) -> bool:
-        """True if the reader may ask about a certain user, API key or session."""
-        return self.counters or self.tiers
-
-    def check(self, question: Question) -> None:
-        """Raise CallerHidden if the question names a caller, which this reader must not do."""
-        if self.names_callers:
-            return
-        if question.user or question.api_key or any(name in question.identities for name in _CALLERS):
-            text = _("To use %(names)s you need the permission to view usage reports or tier assignments.")
-            raise CallerHidden(text % {"names": ", ".join(_CALLERS)})
-
-
-def rights_of(reader: Any) -> Rights:
-    """Return what this user may see; `None` = everything."""
-    if reader is None:
-        return Rights()
-    return Rights(reader.has_perm(SEES_COUNTERS), may_view(reader, TierAssignment), may_view(reader, AccessEntry))
-
-
-def may_view(reader: Any, model: type[Any]) -> bool:
-    """Return whether this user may view the rows of a model; `None` = may see everything."""
-    acts = (f"{model._meta.app_label}.{act}_{model._meta.model_name}" for act in ("view", "change"))
-    return reader is None or any(map(reader.has_perm, acts))
-
-
-@dataclass(frozen=True, slots=True)
-class AccessExplanation:
-    """The access entry that decides."""
-
-    action: str  # allow or deny
-    kind: str  # ip, user, api_key or digest
-    #: An address or network, the primary key of a user, the hash of an API key, or what a caller is counted by and its
-    #: digest: ip:DIGEST.
-    value: str
-    until: datetime | None  # `None` = until it is deleted
-    reason: str
-    entry: int | None  # its primary key
-
-    @classmethod
-    def of(cls, record: AccessRecord | None) -> AccessExplanation | None:
-        """Return the explanation of an entry; `None` = none decides."""
-        if record is None:
-            return None
-        until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
-        return cls(record.action, record.kind, record.value, until, record.reason, record.pk)
-
-    @property
-    def subject(self) -> str:
-        """The caller as text."""
-        return str(AccessEntry(kind=self.kind, value=self.value).subject)
-
-    @property
-    def action_in_words(self) -> str:
-        """The action in one word."""
-        return AccessEntry(action=self.action).action_in_words
-
-
-class Assigned(NamedTuple):
-    """An assignment. pk: its primary key. subject: user, group, api_key_hash or partition."""
-
-    pk: int
-    subject: str
-    whom: str
-    starts_at: datetime | None
-    ends_at: datetime | None
-    reason: str
-
-    @classmethod
-    def of(cls, row: TierAssignment | None) -> Assigned | None:
-        """Return the facts of a row; `None` = there is none."""
-        if row is None:
-            return None
-        subject = next(name for name in SUBJECTS if getattr(row, f"{name}_id", getattr(row, name, None)))
-        return cls(row.pk, subject, str(getattr(row, subject)), row.starts_at, row.ends_at, row.reason)
+def row_of(record: AccessRecord | None) -> AccessEntry | None:
+    """Return the row of a record; `None` = there is none."""
+    if record is None:
+        return None
+    until = None if record.expires_at is None else datetime.fromtimestamp(record.expires_at, UTC)
+    named = {"action": record.action, "kind": record.kind, "value": record.value, "reason": record.reason}
+    return AccessEntry(pk=record.pk, expires_at=until, **named)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +39,7 @@ class TierExplanation:
     """The caller's tier, and why."""
 
     #: assignment, resolver or default; failed = the default, because TIER_RESOLVER failed; none = the caller has no
-    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, you may not see it, or the caller
-    #: is not known.
+    #: tier; unknown = only the caller's digest is known; empty = there are no tiers, or the caller is not known.
     kind: str = ""
     slug: str = ""
     name: str = ""
@@ -148,58 +47,23 @@ class TierExplanation:
     anchor_day: int | None = None  # the day on which the caller's months begin; `None` = as each limit says
     timezone: str = ""  # the caller's time zone for months; empty = as each limit says
     anchor_time: str = ""  # the time of day at which the caller's months begin; empty = midnight
-    #: The assignments that give the tier, multiply without a tier, and give `anchor_day`; `None` = none, or you may
-    #: not see it.
-    assigned: Assigned | None = None
-    multiplied: Assigned | None = None
-    anchored: Assigned | None = None
+    #: The assignments that give the tier, multiply without a tier, and give `anchor_day`.
+    assigned: TierAssignment | None = None
+    multiplied: TierAssignment | None = None
+    anchored: TierAssignment | None = None
 
     @classmethod
-    def of(cls, kind: str, granted: Entitlement, *rows: TierAssignment | None) -> TierExplanation:
-        """Return the explanation of an entitlement. rows: `assigned`, `multiplied` and `anchored`."""
+    def of(
+        cls, granted: Entitlement, reasons: Mapping[str, int], rows: Mapping[int, TierAssignment]
+    ) -> TierExplanation:
+        """Return the explanation of an entitlement. reasons: as `entitlement_for` notes them. rows: by primary key."""
+        found = dict(reasons)
+        more, own = (rows.get(found.pop(name, 0)) for name in ("multiplier", "anchor"))
+        kind, number = next(iter(found.items()), ("default", 0))
         tier, (day, zone, start) = granted.tier, granted.anchor or (None, None, None)
-        named = (tier.slug, tier.name) if tier else ("", "")
+        named = (kind, tier.slug, tier.name) if tier else ("none", "", "")
         time = str(start or "").removesuffix(":00")
-        return cls(kind, *named, granted.multiplier, day, zone or "", time, *map(Assigned.of, rows))
-
-
-def as_typed(multiplier: Decimal) -> str:
-    """Return a multiplier without the trailing zeros of the database."""
-    return f"{multiplier.normalize():f}"
-
-
-def tier_in_words(tier: TierExplanation) -> str:
-    """Return the caller's tier and why; "" if none is needed."""
-    row = tier.assigned
-    texts = {
-        "assignment": _("%(tier)s, assigned to the %(kind)s %(whom)s") if row else _("%(tier)s, assigned"),
-        "default": _("%(tier)s, the default, as no tier is assigned to this caller"),
-        "resolver": _("%(tier)s, by RATELIMITER['TIER_RESOLVER']"),
-        "failed": _("%(tier)s, the default, as RATELIMITER['TIER_RESOLVER'] has failed (see the log)"),
-        "none": _("none, as no tier is assigned to this caller, and no tier is the default"),
-        "unknown": _(
-            "not known, as only the digest of this caller is known: another limit may apply than is shown here"
-        ),
-    }
-    kinds = {"user": _("user"), "group": _("group"), "api_key_hash": _("API key"), "partition": _("partition")}
-    whom = row.whom if row else ""
-    if row and row.subject == "api_key_hash":  # as in lists
-        whom = f"{row.reason} ({whom[:8]}…)" if row.reason and row.ends_at is None else f"{whom[:8]}…"
-    subject = kinds[row.subject] if row else ""
-    text = texts.get(tier.kind, "") % {"tier": tier.name, "kind": subject, "whom": whom}
-    if row and row.ends_at and tier.multiplied:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(row.ends_at)}
-    if tier.multiplier != 1:
-        multiplier = number_format(tier.multiplier.normalize())
-        text = _("%(text)s, limits times %(multiplier)s") % {"text": text, "multiplier": multiplier}
-    if (last := tier.multiplied or row) and last.ends_at:
-        text = _("%(text)s, until %(end)s") % {"text": text, "end": end_in_words(last.ends_at)}
-    by_another = tier.anchored not in (None, row)
-    text_of_day = _("day %(day)s, by an assignment") if by_another else _("day %(day)s")
-    day = "" if tier.anchor_day is None else text_of_day % {"day": tier.anchor_day}
-    if own := " ".join(filter(None, [day, tier.anchor_time, tier.timezone])):
-        text = _("%(text)s; months begin on: %(own)s") % {"text": text, "own": own}
-    return text
+        return cls(*named, granted.multiplier, day, zone or "", time, rows.get(number), more, own)
 
 
 #: Maximum number of rows of each kind that are shown.
@@ -219,19 +83,11 @@ class Grounds:
     assignments: Sequence[TierAssignment]
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
-    access: AccessExplanation | None
-
-    def as_seen_by(self, sees: Rights) -> Grounds:
-        """Return the grounds without the rows that a reader may not view."""
-        found = self
-        if not sees.tiers:
-            tier = replace(found.tier, assigned=None, multiplied=None, anchored=None)
-            found = replace(found, tier=tier, assignments=())
-        return found if sees.entries else replace(found, access=None, entries=())
+    access: AccessEntry | None
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
-    """Return the entitlement and its reason, from the database without caches. At most five queries."""
+    """Return the entitlement and its reason, from the database without caches. At most four queries."""
     digests = _digests(caller, rules)
     assignments, entries = _assignments(caller, digests), _entries(caller, digests)
     entitlement, tier = _granted(caller, rules, assignments)
@@ -249,27 +105,22 @@ def _granted(
         for pk, row in rows.items()
     ]
     plan, reasons = NO_PLAN, dict[str, int]()
+    known = {"user": caller.user, "address": caller.address}
+
+    def read(name: str) -> Any:
+        return known[name] if name in known else caller.value_of(name)
+
     try:
-        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, reader_of(caller))), "default"
+        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, read)), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
     is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
-    more, own = (rows.get(reasons.pop(name, 0)) for name in ("multiplier", "anchor"))
-    [(kind, number)] = reasons.items()
-    shown = entitlement
-    if kind == "default" and caller.kind == "digest" and rules.tiers:
-        kind, shown = "unknown", entitlement._replace(tier=None)
-    elif kind == "default":
-        kind = otherwise if entitlement.tier else "none"
-    return entitlement, TierExplanation.of(kind, shown, rows.get(number), more, own)
-
-
-def reader_of(caller: Caller) -> Callable[[str], Any]:
-    """Return what a `CallerIdentity` of this caller reads with."""
-    known = {"user": caller.user, "address": caller.address}
-    return lambda name: known[name] if name in known else caller.value_of(name)
+    tier = TierExplanation.of(entitlement, reasons, rows)
+    if caller.kind == "digest" and rules.tiers and tier.kind in ("default", "none"):
+        tier = replace(tier, kind="unknown", slug="", name="")
+    return entitlement, replace(tier, kind=otherwise) if tier.kind == "default" else tier
 
 
 def _digests(caller: Caller, rules: RuleSet) -> set[str]:
@@ -283,7 +134,7 @@ def _ending_in(field: str, digests: Iterable[str]) -> Q:
 
 
 def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]:
-    subjects = [*_user_subjects(caller), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
+    subjects = [*of_user(caller.user_id), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
     if caller.api_key is not None:
         subjects.append(Q(api_key_hash=caller.api_key))
     if partitions := _partitions(caller):
@@ -291,17 +142,6 @@ def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]
     not_over = Q(ends_at=None) | Q(ends_at__gt=timezone.now())
     rows = TierAssignment.objects.filter(not_over).filter(reduce(or_, subjects)).select_related("tier")
     return list(rows.prefetch_related("user", "group").order_by("-pk")[:MAX_ROWS])
-
-
-def _user_subjects(caller: Caller) -> Iterator[Q]:
-    users, pk = get_user_model(), user_pk(caller.user_id)
-    if pk is None:
-        return
-    yield Q(user=pk)
-    with suppress(FieldDoesNotExist):  # a custom user model without groups
-        users._meta.get_field("groups")
-        groups = list(users._default_manager.filter(pk=pk).values_list("groups", flat=True))
-        yield Q(group__in=[group for group in groups if group is not None])
 
 
 def _partitions(caller: Caller) -> list[str]:
@@ -331,12 +171,12 @@ def _entries(caller: Caller, digests: Iterable[str]) -> list[AccessEntry]:
     return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
 
 
-def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessExplanation | None:
+def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | None:
     """Return the entry that applies, found in the same way as for requests."""
     found = AccessList(map(_record_of, entries)).lookup(
         caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by
     )
-    return AccessExplanation.of(found)
+    return row_of(found)
 
 
 def _record_of(row: AccessEntry) -> AccessRecord:

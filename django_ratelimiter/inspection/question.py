@@ -1,4 +1,4 @@
-"""The question: a request that was not sent, and its caller; also as a `curl` command. Nothing is sent."""
+"""The question: a request that is not sent, and its caller; also by a `curl` command or a reference."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from django.utils.translation import gettext as _
 
+from ..conf import settings
+from ..exceptions import EngineUnavailable
 from ..values.bounds import MAX_TEXT
+from ..values.references import Reference, parse_reference
+from .caller import by_key, is_hash
+from .references import Name, Rejected, digests_of, known_rules, revealed_to, rule_of, rules_of
 
 #: Maximum characters of the short texts of a question, by name.
 MAX_LENGTHS: Final = {"method": 20, "path": 4_000, "view": 200, "scope": 100, "user": 200, "api_key": 300}
@@ -127,3 +132,56 @@ def _as_single(found: re.Match[str]) -> str:
     if found[1] is not None:
         return shlex.quote(_ESCAPE.sub(lambda each: each[3] or chr(int(each[1] or each[2], 16)), found[1]))
     return " " if found[2] else found[0]
+
+
+def asked(question: Question, curl: str, text: str, reader: Any = None) -> tuple[Question, Rejected | None]:
+    """Return the question about the request in a curl command, and in a text with the reference of a rejection.
+
+    Both may be empty. The caller of a reference is added if this user may see its name (`None` = may see everything),
+    unless the question names a caller. Also returns what the reference names. Raises QuestionError.
+    """
+    question = parse_curl(curl, question) if curl else question
+    if not text:
+        return question, None
+    reference = parse_reference(text, known_rules())
+    if reference is None:
+        problem = _("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”.")
+        raise QuestionError("reference", problem)
+    rejected = Rejected(reference._replace(rule=rules_of(reference)[0]))
+    question = _about_rule(question, rejected.reference)
+    if rejected.is_shared or rejected.is_missing:
+        return question, rejected
+    try:
+        rejected = replace(rejected, callers=tuple(digests_of(rejected.reference)))
+    except EngineUnavailable as error:
+        return question, replace(rejected, problem=str(error))
+    names = [*revealed_to(reader, rejected.callers).values()]
+    if len(rejected.callers) == len(names) == 1 and not names_caller(question):
+        question = replace(question, **_asked_of_caller(names[0]))
+    return question, rejected
+
+
+def names_caller(question: Question) -> bool:
+    """Return whether the question says who the caller is."""
+    known = question.user, question.api_key, question.ip, question.identities
+    return any(known) or any(
+        name.lower() in ("authorization", "cookie", settings.API_KEY_HEADER.lower())
+        for name, _value in question.headers
+    )
+
+
+def _asked_of_caller(name: Name) -> dict[str, Any]:
+    """Return the data for a question about this caller."""
+    if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
+        return {}
+    return {name.kind: by_key(name.value) if name.kind == "user" else name.value}
+
+
+def _about_rule(question: Question, reference: Reference) -> Question:
+    """Return the question about a request that the rule matches, unless the question names a request itself."""
+    rule = rule_of(reference)
+    if rule is None or question.path or question.view:
+        return question
+    path = rule.path if rule.path_kind in ("exact", "prefix") else ""
+    method = question.method if not rule.methods or question.method in rule.methods else min(rule.methods)
+    return replace(question, method=method, path=path, view=rule.view_name, scope=question.scope or rule.scope)

@@ -19,26 +19,18 @@ from ..engine.usage.rejections import FORGOTTEN_US
 from ..exceptions import EngineUnavailable
 from ..models import RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
-from ..models.validation import validate_line
 from ..plans import user_pk
 from ..rules import cache
 from ..rules.formatting import duration, listed
-from ..rules.stored import epochs
+from ..rules.stored import published
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .grounds import grounds_of
 
 UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 
-#: Maximum characters of a reason.
-MAX_REASON: Final = 200
-
-
-class Outcome(NamedTuple):
-    """The outcome of a reset. took: a check afterwards has found no counter that blocks the caller."""
-
-    text: str
-    took: bool
+#: Maximum number of resets that are shown.
+MAX_SHOWN: Final = 10
 
 
 class LogLine(NamedTuple):
@@ -49,18 +41,19 @@ class LogLine(NamedTuple):
     text: str
 
 
-def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) -> Outcome:
+def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) -> tuple[str, bool]:
     """Reset the caller's own counters with these names, or all of them, log it and check it.
 
+    Returns the outcome as text, and whether the check has found no counter that blocks the caller.
     Raises PermissionDenied and ValidationError: then nothing was done. Raises EngineUnavailable if Redis does not
     answer; a part may be done, so the attempt is logged.
     """
     if not operator.has_perm(UNBLOCK):
         raise PermissionDenied
     reason = _checked(reason)
-    if problem := epochs.held().problem:
+    if problem := published.held().problem:
         raise ValidationError(problem)
-    counters = own_counters(caller, names)
+    counters = _own_counters(caller, names)
     entry = _log(operator, caller, _with_reason(_("Tried, without an answer from Redis."), reason))
     get_engine().reset([each.charge for each in counters])
     done = ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.", len(counters))
@@ -75,7 +68,7 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
         text = _("%(done)s Still blocked by: %(rules)s.")
     else:
         text = _("%(done)s Checked: none of them blocks the caller now.")
-    return Outcome(text % {"done": done, "rules": _rules(blocked)}, took=not (after.problem or blocked))
+    return text % {"done": done, "rules": _rules(blocked)}, not (after.problem or blocked)
 
 
 def counters_now(caller: Caller) -> Counters:
@@ -84,7 +77,7 @@ def counters_now(caller: Caller) -> Counters:
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
 
-def own_counters(caller: Caller, names: Collection[str] = ()) -> list[Counter]:
+def _own_counters(caller: Caller, names: Collection[str]) -> list[Counter]:
     """Return the caller's own counters with these names; without names, all. Raises ValidationError if one is not."""
     own = counters_now(caller).own
     known = dict.fromkeys(each.name for each in own)
@@ -96,21 +89,16 @@ def own_counters(caller: Caller, names: Collection[str] = ()) -> list[Counter]:
     return [each for each in own if each.name in (names or known)]
 
 
-def log_of(caller: Caller, most: int = 10) -> list[LogLine]:
+def log_of(caller: Caller) -> list[LogLine]:
     """Return the latest resets of this caller's counters, the latest first."""
-    rows = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
-    latest = rows.select_related("user").order_by("-action_time", "-pk")[:most]
+    latest = _logged(caller).select_related("user").order_by("-action_time", "-pk")[:MAX_SHOWN]
     return [LogLine(row.action_time, str(row.user), row.change_message) for row in latest]
 
 
 def _checked(reason: str) -> str:
-    reason = reason.strip()
-    if not reason:
+    if not reason.strip():
         raise ValidationError(_("Enter a reason. It is written to the log."))
-    if len(reason) > MAX_REASON:
-        raise ValidationError(_("The reason must have %(count)d characters at most.") % {"count": MAX_REASON})
-    validate_line(reason)
-    return reason
+    return str(TierAssignment._meta.get_field("reason").clean(reason.strip(), None))  # as reasons of rows
 
 
 def _rules(counters: Collection[Counter]) -> str:
@@ -132,6 +120,11 @@ def _log(operator: Any, caller: Caller, message: str) -> Any:
     )
 
 
+def _logged(caller: Caller) -> QuerySet[Any]:
+    rows: QuerySet[Any] = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
+    return rows
+
+
 def _content_type() -> ContentType:
     return ContentType.objects.get_for_model(RuleSetState)
 
@@ -141,10 +134,6 @@ def _entries() -> Any:
     from django.contrib.admin.models import LogEntry
 
     return LogEntry
-
-
-#: Maximum number of lines of the admin's log that are counted.
-_MAX_LOGGED: Final = 1_000
 
 
 class Forgotten(NamedTuple):
@@ -208,5 +197,5 @@ def _staying(caller: Caller, found: Counters) -> Iterator[str]:
         "usage by digest, of other values too or not collected yet: %(minute)s days (samples), %(hour)s days (hours)"
     )
     yield text % {each: _("unlimited") if days[each] is None else days[each] for each in ("minute", "hour")}
-    if apps.is_installed("django.contrib.admin") and (count := len(log_of(caller, most=_MAX_LOGGED))):
+    if apps.is_installed("django.contrib.admin") and (count := _logged(caller).count()):
         yield _("lines about this caller in the admin's log, without an end: %(count)d") % {"count": count}

@@ -15,12 +15,12 @@ from ..engine.partition_stats import MINUTE_US
 from ..engine.usage import line_of
 from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
-from ..identity import BodyNotRead, Identity, digests_by
+from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
-from ..values.access import NOBODY, AccessList, AccessRecord
+from ..values.access import NOBODY, AccessList
 from ..values.partitions import may_need_user
 from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, value_of
 
@@ -74,7 +74,7 @@ class LimitRequest(NamedTuple):
     `partition`. cost: units; `None` = each rule's own. earlier: what other entry points decided for this request.
     before_authentication: leave rules that need the user to a later call. inline: rules written in code, decided with
     those of the rule set. reach: which rules of the rule set to decide. only_leases: an earlier call has charged all
-    else. body: see `Body`. heeds_access: `False` = as if there were no access entries.
+    else. body: see `Body`.
     """
 
     facts: Facts
@@ -89,15 +89,6 @@ class LimitRequest(NamedTuple):
     partition: str | None = None
     only_leases: bool = False
     body: Body = "read"
-    heeds_access: bool = True
-
-    @property
-    def now_us(self) -> int | None:
-        """The time of the decision; `None` = the engine's time."""
-        for rule in self.inline:
-            if rule.now_us is not None:
-                return rule.now_us
-        return None
 
 
 def limit_request(
@@ -129,7 +120,7 @@ def limit_request(
     # Without the prefix, as in urls.py: some servers let callers choose it. Under ASGI, a mounted site's root is empty.
     facts = _new(Facts, (http.method or "", http.path_info or "/", route, view_name, scope))
     who, body = Identity(http), "first_the_others"
-    asked = facts, http, who, cost, max_delay, earlier, before_authentication, inline, reach, None, False, body, True
+    asked = facts, http, who, cost, max_delay, earlier, before_authentication, inline, reach, None, False, body
     return _new(LimitRequest, asked)
 
 
@@ -147,8 +138,8 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     """
     if not rules.enforced:
         return NO_RULES
-    facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body, heeds_access = request
-    access = None if entries is NOBODY or not heeds_access else access_entry_for(entries, identity)
+    facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body = request
+    access = None if entries is NOBODY else access_entry_for(entries, identity)
     if access is not None:
         if access.action == "allow":
             return NO_RULES
@@ -237,18 +228,6 @@ def _add_templates(
     templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, **given)
     templates.matched = matched
     return templates
-
-
-def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
-    """Return the access entry of the caller. Computes only the identities that entries use."""
-    if identity is None or not entries:
-        return None
-    return entries.lookup(
-        identity.address if "ip" in entries.kinds else None,
-        identity.user_id if "user" in entries.kinds else None,
-        identity.api_key if "api_key" in entries.kinds else None,
-        digests_of=lambda names: digests_by(identity, names),
-    )
 
 
 def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequest) -> Uncharged:

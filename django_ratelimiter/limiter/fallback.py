@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..backend import usage_buffer
+from ..backend import server_in_words, usage_buffer
 from ..conf import settings
 from ..decision import Decision, Owner, Result, decide
 from ..engine.base import Verdict, Version
@@ -16,10 +16,10 @@ from ..engine.fallback import FallbackEngine
 from ..engine.partition_stats import MINUTE_US
 from ..engine.redis.connections.faults import may_have_been_run
 from ..engine.usage import Extra, extras_of, field_of, label_in, name_of, refunded
+from ..exceptions import EngineUnavailable
 from ..rules.inline import label_of
-from . import events
+from ..signals import engine_degraded
 from .io import IO, TrialIO
-from .templates import owned
 
 #: Counts in this process meanwhile.
 local: FallbackEngine = FallbackEngine()
@@ -56,12 +56,13 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
         return None
     results = [owner.result(None) for owner in owners]
     if isinstance(io, TrialIO):
-        io.note_outage(owned(call), error)
+        io.note_outage(call, error)
         return decide(results, version, degraded=True)
-    await events.send_degraded(io, local, error)
+    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):  # at intervals
+        await io.send(engine_degraded, type(error), error=error)
     counted = [place for place, owner in enumerate(owners) if owner.rule.during_outage.counts]
     if not any(result.rejects for result in results):
-        verdicts = local.check([call[place] for place in counted], settings.LOCAL_SHARE)
+        verdicts = local.check_share([call[place] for place in counted], settings.LOCAL_SHARE)
         for place, verdict in zip(counted, verdicts, strict=True):
             results[place] = owners[place].result(verdict, local=True)
     _count(results, call, error)

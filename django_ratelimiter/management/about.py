@@ -19,7 +19,7 @@ from ..values.terminal import visible
 #: The distributions whose versions matter. Those that are not installed are left out.
 PACKAGES: Final = (
     *("django-tiered-ratelimiter", "Django", "redis", "hiredis", "django-redis", "djangorestframework", "celery"),
-    *("django-tasks-db", "prometheus-client", "ruamel.yaml", "jsonschema", "drf-spectacular", "django-tenants"),
+    *("django-tasks-db", "prometheus-client", "ruamel.yaml", "drf-spectacular", "django-tenants"),
 )
 
 

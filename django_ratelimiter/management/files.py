@@ -11,19 +11,16 @@ from typing import Any, Final
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandError
 from django.db import DatabaseError
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ..rules import cache
-from ..rules.files.applying import apply_file
-from ..rules.files.planning import FilePlan, data_of, lines_of, plan_file
+from ..rules.files.planning import FilePlan, apply_file, data_of, lines_of, plan_file
 from ..rules.files.reading import load
 from ..rules.files.rows import RulesFile, in_lines
 from ..rules.files.writing import text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal
-from .output import SayingCommand, write_file
+from .output import SayingCommand, counted, write_file
 from .traffic import add_traffic, forecast_plan
 
 #: The exit code of `plan` if something would change.
@@ -66,16 +63,6 @@ def _add_export(command: ArgumentParser) -> None:
 class FileCommands(SayingCommand):
     """A command with the subcommands for rules files; each is a method with the prefix "run_"."""
 
-    def run_from_argv(self, argv: list[str]) -> None:
-        """Distinguish the exit code of `plan` for changes from that of invalid arguments, which is usually the same."""
-        self._has_changes = False
-        try:
-            super().run_from_argv(argv)
-        except SystemExit as end:
-            if argv[2:3] == ["plan"] and end.code == CHANGES and not self._has_changes:
-                sys.exit(1)
-            raise
-
     def run_export(self) -> None:
         """Write the rules of the database to a file or to the standard output."""
         options = self._options
@@ -91,16 +78,15 @@ class FileCommands(SayingCommand):
         """Report the errors of a file. Uses neither the database nor Redis."""
         file = self._load()
         file.check_names()
-        rules = ngettext("%d rule", "%d rules", len(file.rules)) % len(file.rules)
-        tiers = ngettext("%d tier", "%d tiers", len(file.tiers)) % len(file.tiers)
-        text = _("%(file)s is valid: %(rules)s, %(tiers)s.") % {"file": file.name, "rules": rules, "tiers": tiers}
-        self.say([text], {"file": file.name, "rules": len(file.rules), "tiers": len(file.tiers)})
+        rules, tiers = len(file.rules), len(file.tiers)
+        text = f"{file.name} is valid: {counted(rules, 'rule')}, {counted(tiers, 'tier')}."
+        self.say([text], {"file": file.name, "rules": rules, "tiers": tiers})
 
     def run_plan(self) -> None:
         """Show what a file would change. Exits with CHANGES if there are changes."""
         file, options = self._load(), self._options
         if self._most != (None, None) and not options["traffic"]:
-            raise CommandError(_("--max-newly-rejected needs --traffic."))
+            raise CommandError("--max-newly-rejected needs --traffic.")
         plan = plan_file(file, delete=options["delete"])
         data = data_of(plan) | {"delete": options["delete"]}
         if options["out"]:
@@ -111,8 +97,7 @@ class FileCommands(SayingCommand):
             if not options["json"]:  # before the forecast, which may take an hour
                 self.stdout.show(lines_of(plan))
             self._forecast(plan, data)
-        self._has_changes = not plan.is_empty
-        if self._has_changes:
+        if not plan.is_empty:
             sys.exit(CHANGES)
 
     @property
@@ -128,7 +113,7 @@ class FileCommands(SayingCommand):
         if self._most == (None, None):
             return
         wrong = [found.not_known()] if found.unknown else []
-        wrong += [_("This would newly reject too many:"), *excess] if excess else []
+        wrong += ["This would newly reject too many:", *excess] if excess else []
         if wrong:
             raise CommandError(on_terminal(wrong))
 
@@ -147,22 +132,22 @@ class FileCommands(SayingCommand):
                 overwrite=options["overwrite"] or expected is not None,  # the plan has shown what is undone
             )
         except DatabaseError as error:
-            raise CommandError(_("Nothing was changed: the database cannot be written now: %s") % error) from error
+            raise CommandError(f"Nothing was changed: the database cannot be written now: {error}") from error
         if version is None:
             self.say(lines_of(plan), data_of(plan) | {"applied": None})
             return
         latest = storage.committed_version()
         if latest.epoch != version.epoch:  # in a restored database, the version has moved to a new epoch meanwhile
             version = latest
-        applied = _("Applied, as version %(number)s.") % {"number": version.number}
-        self.say([*lines_of(plan), applied], data_of(plan) | {"applied": version.number})
-        if problem := cache.publish_problem():
-            self.stderr.write(problem, self.style.WARNING)
+        self.say(
+            [*lines_of(plan), f"Applied, as version {version.number}."], data_of(plan) | {"applied": version.number}
+        )
+        self.warn(cache.publish_problem())
 
     def _load(self) -> RulesFile:
         file = load(self._options["file"])
         for line in in_lines(file.name, file.warnings):
-            self.stderr.write(line, self.style.WARNING)
+            self.warn(line)
         return file
 
     def _agreed(self, file: RulesFile) -> str:
@@ -171,9 +156,9 @@ class FileCommands(SayingCommand):
             kept = json_from(Path(self._options["plan"]).read_text("utf-8"))
             digest, state, delete = kept["digest"], kept["state"], kept["delete"]
         except (ValueError, KeyError, TypeError) as error:
-            raise CommandError(_("%(file)s is not a plan.") % {"file": self._options["plan"]}) from error
+            raise CommandError(f"{self._options['plan']} is not a plan.") from error
         if digest != file.digest or delete is not self._options["delete"]:
-            raise CommandError(_("The plan was made for another file, or with other options. Make the plan again."))
+            raise CommandError("The plan was made for another file, or with other options. Make the plan again.")
         return str(state)
 
     def _author(self) -> Any:
@@ -184,4 +169,4 @@ class FileCommands(SayingCommand):
         try:
             return users._default_manager.get_by_natural_key(name)
         except users.DoesNotExist as error:
-            raise CommandError(_("There is no user %(name)s.") % {"name": name}) from error
+            raise CommandError(f"There is no user {name}.") from error

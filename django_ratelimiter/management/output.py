@@ -1,4 +1,4 @@
-"""Outputs of subcommands: files, pipes whose reader has ended, and terminals that a text cannot control."""
+"""Outputs and errors of subcommands: files, pipes whose reader has ended, terminals that a text cannot control."""
 
 from __future__ import annotations
 
@@ -6,14 +6,32 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from dataclasses import fields, is_dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
-from django.utils.translation import gettext as _
+from django.db import DatabaseError
+from django.db.models import Model
+from django.template.defaultfilters import pluralize
 
+from ..conf import without_secrets
+from ..exceptions import EngineUnavailable, WrongRedis, told_safely
+from ..forecast.logs.formats import WrongFormat
+from ..inspection.caller import UnknownCaller
+from ..inspection.question import QuestionError
+from ..rules.files.reading import LibraryMissing
+from ..rules.files.rows import WrongFile
+from ..rules.records import RuleRecord
+from ..rules.stored.history.back import NotApplied
+from ..values.references import Reference
 from ..values.terminal import on_terminal
+
+T = TypeVar("T")
 
 #: The exit code in shells of a program that SIGPIPE has ended: 128 + SIGPIPE.
 EXIT_CODE: Final = 141
@@ -21,19 +39,21 @@ EXIT_CODE: Final = 141
 _WIDTH: Final = 78
 _BAR: Final = 20
 
-_clock = time.monotonic
+#: Maximum seconds to wait for a connection to Redis, and seconds between two attempts.
+WAIT_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.05
+
+#: Errors whose text says what is wrong.
+_IN_WORDS: Final = (NotApplied, UnknownCaller, WrongFormat, WrongRedis, LibraryMissing)
+
+_clock, _sleep = time.monotonic, time.sleep
 
 
 def write_file(name: str, text: str, *, is_new: bool = False) -> None:
-    """Write a text into a file. Raise CommandError if it cannot be written; is_new: or if the file exists."""
+    """Write a text into a file. Raise OSError if it cannot be written; is_new: or if the file exists."""
     data = text.encode()  # before the file is touched
-    try:
-        with open(name, "xb" if is_new else "wb") as file:
-            file.write(data)
-    except FileExistsError as error:
-        raise CommandError(_("%s exists already. Choose another name, or delete it first.") % name) from error
-    except OSError as error:
-        raise CommandError(of_file(error)) from error
+    with open(name, "xb" if is_new else "wb") as file:
+        file.write(data)
 
 
 @contextmanager
@@ -64,6 +84,29 @@ class Terminal(OutputWrapper):
     def show(self, lines: Iterable[str]) -> None:
         """Write lines."""
         self.write(on_terminal(lines))
+
+
+def encoded(value: Any) -> Any:
+    """Return a report, or a part of one, as plain data: a rule is its slug, a row its columns, a time ISO 8601."""
+    if isinstance(value, RuleRecord | Reference):
+        return str(value)
+    if isinstance(value, Model) or is_dataclass(value) or hasattr(value, "_fields"):
+        return {name: encoded(getattr(value, name)) for name in _members(value)}
+    if isinstance(value, Mapping):
+        return {name: encoded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encoded(each) for each in value]
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _members(report: Any) -> tuple[str, ...]:
+    """Return the names of the members: those in MEMBERS, which may be properties, or all fields."""
+    if isinstance(report, Model):
+        return tuple(each.attname for each in report._meta.concrete_fields)
+    named: tuple[str, ...] | None = getattr(report, "MEMBERS", None) or getattr(report, "_fields", None)
+    return named or tuple(each.name for each in fields(report))
 
 
 class Progress:
@@ -107,23 +150,68 @@ class SayingCommand(BaseCommand):
 
     @contextmanager
     def telling_errors(self) -> Iterator[None]:
-        """With --json, write an error as the JSON document, unless another one is written already."""
+        """Raise CommandError instead of an error that the subcommand does not explain itself.
+
+        With --json, the error is the JSON document, unless another one is written already.
+        """
         try:
             yield
-        except CommandError as error:
+        except Exception as error:
+            text = in_words(error)
+            if not text:
+                raise
             if self._options["json"] and not self._has_document:
-                self.say((), {"error": str(error)})
-            raise
+                self.say((), {"error": text})
+            raise CommandError(text) from error
 
     def say(self, parts: Iterable[str], data: Any) -> None:
         """Write the text, or the data. data: or a function that returns it."""
         if self._options["json"]:
-            self.stdout.write(json.dumps(data() if callable(data) else data, indent=2, ensure_ascii=False))
+            self.stdout.write(json.dumps(encoded(data() if callable(data) else data), indent=2, ensure_ascii=False))
             self._has_document = True
         else:
             self.stdout.show(parts)
 
+    def warn(self, text: str) -> None:
+        """Write a warning, if there is one."""
+        if text:
+            self.stderr.write(text, self.style.WARNING)
 
-def of_file(error: OSError) -> str:
-    """Return an error as text, without its number."""
-    return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
+
+def in_words(error: Exception) -> str:
+    """Return what an error means to operators; empty = it is an error of the program."""
+    if isinstance(error, ImproperlyConfigured):
+        return without_secrets(told_safely(error))
+    if isinstance(error, DatabaseError):
+        return f"The database cannot be reached now: {error}"
+    if isinstance(error, EngineUnavailable):
+        return f"Redis cannot be reached now: {error}"
+    if isinstance(error, QuestionError):
+        return f"{error.field}: {error}"
+    if isinstance(error, WrongFile):  # each fault on its own line, for programs
+        return f"{counted(len(error.faults), 'fault')}:\n{error}"
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
+    return str(error) if isinstance(error, (CommandError, *_IN_WORDS)) else ""
+
+
+def counted(number: int, name: str, endings: str = "s") -> str:
+    """Return "1 row" or "2 rows". endings: see Django's filter `pluralize`."""
+    return f"{number} {name}{pluralize(number, endings)}"
+
+
+def once_connected(ask: Callable[[], T], is_answered: Callable[[T], bool]) -> T:
+    """Return the result of `ask`, which is called again for a while if Redis has not answered.
+
+    The first call starts a connection, and gives up after DEADLINE_MS. is_answered: whether Redis has answered. What
+    `ask` raises after that while is raised: EngineUnavailable.
+    """
+    until = _clock() + WAIT_SECONDS
+    while True:
+        try:
+            if is_answered(found := ask()) or _clock() >= until:
+                return found
+        except EngineUnavailable:
+            if _clock() >= until:
+                raise
+        _sleep(PAUSE_SECONDS)

@@ -14,25 +14,23 @@ from zoneinfo import ZoneInfo
 
 from django.core.management.base import CommandError
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from ..conf import has_identity, unknown_identity
 from ..engine.base import Version
-from ..forecast.answer import RuleForecast
-from ..forecast.ledger import Blind
+from ..forecast.answer import Blind, RuleForecast
+from ..forecast.evaluate import MAX_CALLERS
 from ..forecast.logs.callers import TIER
 from ..forecast.logs.formats import FORMATS, ROLES, Wanted
 from ..forecast.logs.reading import LogFiles
 from ..forecast.logs.source import MAX_MEMORY, LogTraffic
 from ..forecast.samples import WEEK, Samples, read_period
-from ..forecast.tally import MAX_CALLERS
 from ..rules import cache
 from ..rules.files.planning import FilePlan
 from ..rules.files.reading import load
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
-from ..rules.stored.history.snapshots import pairs
+from ..rules.stored.history.changes import pairs
 from ..values.partitions import is_identity
 from ..values.terminal import visible
 from . import output
@@ -49,10 +47,6 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
 Changes = Sequence[tuple[RuleRecord | None, RuleRecord]]
 
 
-class WrongOption(ValueError):
-    """An option of the command that is not possible."""
-
-
 @dataclass(frozen=True)
 class Forecasts:
     """What changed rules would have done, each by itself. traffic: of what, as data. notes: on it, as text."""
@@ -65,7 +59,7 @@ class Forecasts:
         """Yield the forecasts for people."""
         yield str(self.traffic["text"])
         if not self.rules:
-            yield _("No enforced rule changes, so nobody is newly rejected.")
+            yield "No enforced rule changes, so nobody is newly rejected."
         for each in self.rules:
             yield from each.lines()
         yield from map(visible, self.notes)
@@ -77,7 +71,7 @@ class Forecasts:
 
     def not_known(self) -> str:
         """Return the error that names the rules that are not known; the report says why."""
-        return visible(_("Not known whom these rules would reject: %s.") % ", ".join(self.unknown))
+        return visible(f"Not known whom these rules would reject: {', '.join(self.unknown)}.")
 
     def data(self) -> dict[str, Any]:
         """Return the forecasts for programs."""
@@ -129,7 +123,7 @@ def add_reading(command: ArgumentParser, format_name: str) -> None:
 
 
 def forecast_plan(plan: FilePlan, options: Mapping[str, Any]) -> Forecasts:
-    """Forecast the effect of a plan, with these arguments. Raises WrongOption, WrongFormat, OSError."""
+    """Forecast the effect of a plan, with these arguments. Raises CommandError, WrongFormat, OSError."""
     before, after = (RuleSet.from_snapshot(each) for each in (plan.now, plan.planned))
     renamed = pairs(plan.now["rules"], plan.planned["rules"])
     old_slugs = {pair.after["slug"]: pair.before["slug"] for pair in renamed if pair.before and pair.after}
@@ -137,16 +131,16 @@ def forecast_plan(plan: FilePlan, options: Mapping[str, Any]) -> Forecasts:
     if SAMPLES not in logs:
         return _from_logs(logs, (before, after), changes, options)
     if len(logs) > 1 or any(options[name] for name in ("identity", "field", "timezone", "asgi")):
-        raise WrongOption(_("--traffic samples cannot be combined with logs; a log of this name is ./samples."))
+        raise CommandError("--traffic samples cannot be combined with logs; a log of this name is ./samples.")
     try:
         name, period = read_period(options["traffic_period"])
     except ValueError as error:
-        raise WrongOption(str(error)) from error
+        raise CommandError(str(error)) from error
     found = [Samples(*pair, period).forecast() for pair in changes]
     if _has_other_tiers(before, after):
-        blind = Blind("tiers", _("callers get other tiers, and the samples have those of then"))
+        blind = Blind("tiers", "callers get other tiers, and the samples have those of then")
         found = [replace(each, blind=[*each.blind, blind]) if each.after.depends_on_tier else each for each in found]
-    traffic = {"source": SAMPLES, "period": name, "text": _("From recorded samples, %(period)s:") % {"period": name}}
+    traffic = {"source": SAMPLES, "period": name, "text": f"From recorded samples, {name}:"}
     return Forecasts(traffic, (), _accepted(found, options["accept"]))
 
 
@@ -165,7 +159,7 @@ def _from_logs(
         try:
             zone = ZoneInfo(options["timezone"])
         except (KeyError, OSError, ValueError) as error:
-            raise WrongOption(_("--timezone %s: there is no such time zone.") % options["timezone"]) from error
+            raise CommandError(f"--timezone {options['timezone']}: there is no such time zone.") from error
     files = LogFiles(logs, wanted, zone)
     traffic = LogTraffic(files, rule_sets, changes, options["max_memory"], show and _progress(files, show))
     delay, top = None if options["asgi"] else "rule", options.get("top", MAX_CALLERS)
@@ -173,7 +167,7 @@ def _from_logs(
     requests = traffic.decided if changes else traffic.lines - traffic.unreached
     times = [datetime.fromtimestamp(us // 1_000_000, UTC) for us in (traffic.first_us, traffic.last_us)]
     first, last = (f"{each:%Y-%m-%d %H:%M:%S}" for each in times)
-    words = {"requests": f"{requests:,}", "first": first, "last": last}
+    matched = " that the changed rules match" if changes else ""
     data = {
         "source": "logs",
         "files": files.names,
@@ -182,16 +176,16 @@ def _from_logs(
         "unreadable": traffic.unread,
         "first": first,
         "last": last,
-        "text": _("Traffic: %(requests)s requests, %(first)s to %(last)s (UTC).") % words,
+        "text": f"Traffic: {requests:,} requests{matched}, {first} to {last} (UTC).",
     }
     return Forecasts(data, [*traffic.notes()], _accepted(rules, options["accept"]))
 
 
 def _accepted(found: Sequence[RuleForecast], slugs: Sequence[str]) -> Sequence[RuleForecast]:
-    """Return the forecasts, those of these rules as accepted. Raises WrongOption for a rule that is not among them."""
+    """Return the forecasts, those of these rules as accepted. Raises CommandError for a rule that is not among them."""
     for slug in slugs:
         if slug not in {each.slug for each in found}:
-            raise WrongOption(_("--accept %s: no such rule changes.") % slug)
+            raise CommandError(f"--accept {slug}: no such rule changes.")
     return [replace(each, accepted=each.slug in slugs) for each in found]
 
 
@@ -228,28 +222,28 @@ def _as_rejecting(rule: RuleRecord) -> RuleRecord:
 
 
 def _identities(given: Sequence[str]) -> dict[str, str]:
-    """Return the identities by the fields of the log that contain them. Raises WrongOption."""
+    """Return the identities by the fields of the log that contain them. Raises CommandError."""
     found = {}
     for each in given:
         field, _equals, identity = each.rpartition("=")
         if not field or not (identity in _ROLES or is_identity(identity)):
-            text = _("--identity %s: write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user.")
-            raise WrongOption(text % each)
+            text = "write FIELD=IDENTITY, such as http_x_api_key=api_key or remote_user=user."
+            raise CommandError(f"--identity {each}: {text}")
         if identity not in _ROLES and not has_identity(identity):
-            raise WrongOption(unknown_identity(identity))
+            raise CommandError(unknown_identity(identity))
         found[field] = identity
     return found
 
 
 def read_fields(given: Sequence[str]) -> dict[str, str]:
-    """Return the fields by their roles. Raises WrongOption."""
+    """Return the fields by their roles. Raises CommandError."""
     found = {}
     for each in given:
         name, _equals, field = each.partition("=")
         role = next((role for role, names in ROLES.items() if name in (role, *names)), None)
         if role is None or not field:
-            text = _("--field %(given)s: write ROLE=FIELD, such as path=request.uri. Roles: %(roles)s.")
-            raise WrongOption(text % {"given": each, "roles": ", ".join(ROLES)})
+            text = f"write ROLE=FIELD, such as path=request.uri. Roles: {', '.join(ROLES)}."
+            raise CommandError(f"--field {each}: {text}")
         found[role] = field
     return found
 
@@ -257,7 +251,7 @@ def read_fields(given: Sequence[str]) -> dict[str, str]:
 class TrafficCommands(output.SayingCommand):
     """A command with the subcommand `replay`."""
 
-    def replay(self) -> None:
+    def run_replay(self) -> None:
         """Forecast what rules would have done to the requests of logs. Nothing is charged, and nothing is saved."""
         options = self._options
         before = _named(options["against"]) if options["against"] else cache.current_rules()
@@ -292,10 +286,10 @@ def _named(text: str) -> RuleSet:
 
 
 def _version(number: int) -> RuleSet:
-    """Return a stored version. Raises WrongOption."""
+    """Return a stored version. Raises CommandError."""
     found = storage.snapshots().filter(number=number).values_list("snapshot", "number", "epoch").first()
     if found is None:
-        raise WrongOption(_("There is no version %s.") % number)
+        raise CommandError(f"There is no version {number}.")
     return RuleSet.from_snapshot(found[0], Version(*found[1:]))
 
 
@@ -306,7 +300,7 @@ def _progress(files: LogFiles, show: Any) -> Callable[[int], None]:
     def describe(lines: int) -> tuple[float, str]:
         rate, total = lines / (monotonic() - began), files.total_bytes
         share = files.bytes_read() / total if total else 0.0
-        return share, _("%(lines)s lines, %(rate)s a second") % {"lines": f"{lines:,}", "rate": f"{rate:,.0f}"}
+        return share, f"{lines:,} lines, {rate:,.0f} a second"
 
     return lambda lines: show(lambda: describe(lines))
 

@@ -8,7 +8,7 @@ from typing import Any
 import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.comparison
-import django_ratelimiter.models.options
+import django_ratelimiter.models.limits
 import django_ratelimiter.models.people
 import django_ratelimiter.models.validation
 from django.conf import settings
@@ -132,12 +132,12 @@ class Migration(migrations.Migration):
                 ('slug', models.SlugField(help_text='The name of the rule in responses, reports and fixtures. If you change it, the counters start from zero.', unique=True, verbose_name='slug')),
                 ('name', models.CharField(max_length=100, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='name')),
                 ('mode', models.CharField(choices=[('off', 'off'), ('shadow', 'shadow'), ('enforce', 'enforce')], default='shadow', help_text='Shadow: count which requests would be rejected, and reject none. Enforce: reject them.', max_length=16, verbose_name='mode')),
-                ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', verbose_name='methods')),
+                ('methods', models.JSONField(blank=True, default=list, help_text='None chosen = every method.', validators=[django_ratelimiter.models.validation.validate_methods], verbose_name='methods')),
                 ('path', models.CharField(blank=True, help_text='“/api/export/”, or a route as in urls.py: “items/&lt;int:pk&gt;/”.', max_length=500, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='path')),
                 ('path_kind', models.CharField(choices=[('any', 'any path'), ('exact', 'exactly this path'), ('prefix', 'paths that start with it'), ('route', 'this route of urls.py')], default='any', max_length=16, verbose_name='path matches')),
                 ('view_name', models.CharField(blank=True, help_text='With its namespace: “api:export”. Empty = every view.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='view name')),
                 ('scope', models.CharField(blank=True, help_text="The rule applies only where code asks for this scope, for example with a DRF view's throttle_scope. Empty = everywhere.", max_length=100, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='scope')),
-                ('partition_by', models.JSONField(blank=True, default=list, help_text='Each value has its own counter. None chosen = one counter that all callers share.', verbose_name='counted by')),
+                ('partition_by', models.JSONField(blank=True, default=list, help_text='Each value has its own counter. None chosen = one counter that all callers share.', validators=[django_ratelimiter.models.validation.validate_identities], verbose_name='counted by')),
                 ('missing_partition', models.CharField(choices=[('skip', 'skips this rule'), ('ip', 'is counted by IP address'), ('deny', 'is rejected')], default='skip', help_text='For example, an anonymous request has no user. An unknown API key counts as missing. Counted by IP address, the requests whose body cannot be read share one counter if the rule is for one view or path.', max_length=16, verbose_name='a request without such a value')),
                 ('failure_policy', models.CharField(choices=[('open', 'allow every request'), ('closed', 'reject every request (503)'), ('local', 'count in each process, with a share of the quota')], default='local', max_length=16, verbose_name='while Redis is out of reach')),
                 ('cost', models.PositiveIntegerField(default=1, help_text='Units that one request uses.', validators=[django.core.validators.MinValueValidator(1)], verbose_name='cost')),
@@ -318,15 +318,15 @@ class Migration(migrations.Migration):
             name='RuleLimit',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('algorithm', models.CharField(choices=functools.partial(django_ratelimiter.models.options.choices_of, 'algorithm'), default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
+                ('algorithm', models.CharField(choices=functools.partial(django_ratelimiter.models.limits.choices_of, 'algorithm'), default='sliding_window_counter', error_messages={'invalid_choice': '%(value)r is unknown to this version of the program.'}, max_length=32, verbose_name='algorithm')),
                 ('quota', models.PositiveBigIntegerField(blank=True, help_text='Units per window, or in progress at once.', null=True, verbose_name='quota')),
                 ('window_seconds', models.DecimalField(blank=True, decimal_places=6, help_text='60 = a minute, 3600 = an hour, 86400 = a day.', max_digits=16, null=True, verbose_name='window in seconds')),
-                ('calendar', models.CharField(blank=True, choices=functools.partial(django_ratelimiter.models.options.choices_of, 'calendar'), db_default='', default='', help_text='A unit of the calendar instead of a window.', max_length=16, verbose_name='calendar')),
+                ('calendar', models.CharField(blank=True, choices=functools.partial(django_ratelimiter.models.limits.choices_of, 'calendar'), db_default='', default='', help_text='A unit of the calendar instead of a window.', max_length=16, verbose_name='calendar')),
                 ('timezone', models.CharField(blank=True, db_default='', default='', help_text='Windows begin at midnight in this time zone. Empty = UTC.', max_length=64, verbose_name='time zone')),
                 ('anchor_day', models.PositiveSmallIntegerField(blank=True, help_text='1 to 31. In a shorter month, its last day is used. Empty = 1.', null=True, verbose_name='first day of the month')),
-                ('anchor', models.CharField(choices=functools.partial(django_ratelimiter.models.options.choices_of, 'anchor'), db_default='clock', default='clock', max_length=16, verbose_name='windows begin')),
+                ('anchor', models.CharField(choices=functools.partial(django_ratelimiter.models.limits.choices_of, 'anchor'), db_default='clock', default='clock', max_length=16, verbose_name='windows begin')),
                 ('burst', models.PositiveBigIntegerField(blank=True, help_text='The capacity of the bucket, in units. Empty = the quota.', null=True, verbose_name='burst')),
-                ('refill', models.CharField(choices=functools.partial(django_ratelimiter.models.options.choices_of, 'refill'), db_default='continuous', default='continuous', max_length=16, verbose_name='units come back')),
+                ('refill', models.CharField(choices=functools.partial(django_ratelimiter.models.limits.choices_of, 'refill'), db_default='continuous', default='continuous', max_length=16, verbose_name='units come back')),
                 ('slots', models.PositiveSmallIntegerField(blank=True, help_text='Parts of the window, 1 to 100. Empty = 10.', null=True, verbose_name='slots')),
                 ('max_delay_ms', models.PositiveIntegerField(blank=True, db_default=0, default=0, help_text='For synchronous workers, which sleep during the delay. 0 = reject requests that would have to wait.', verbose_name='longest delay in milliseconds')),
                 ('soft_quota', models.PositiveBigIntegerField(blank=True, help_text='Requests beyond this number are allowed, but marked and counted. Empty = none.', null=True, verbose_name='soft quota')),

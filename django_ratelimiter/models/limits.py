@@ -2,37 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from decimal import Decimal
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
 from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, ValidationError
 from django.db import models
 from django.db.models import F, Field, ForeignKey, Q
 from django.db.models.functions import Coalesce
+from django.utils.formats import number_format
 from django.utils.text import capfirst
-from django.utils.translation import gettext
+from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
-from ..engine.limits import MAX_SLOTS, Limit, options_from
-from ..engine.registry import DEFAULT, Algorithm
-from ..values import sync_interval
-from .options import COLUMNS, NOT_GIVEN, WORDS, choices_of, columns_used, window_in_short
+from ..engine.calendars import CALENDARS
+from ..engine.limits import MAX_SLOTS, OPTIONS, Limit, check_sync_interval, options_from, sync_seconds
+from ..engine.registry import ANCHORS, DEFAULT, REFILLS, Algorithm
 from .rules import Rule
 from .tiers import Tier
 from .validation import LazyText
 
+#: The columns with the engine's options, and the value of each that means "not set".
+NOT_GIVEN: Final[Mapping[str, Any]] = {
+    "quota": None,
+    "window_seconds": None,
+    **OPTIONS,
+    "calendar": "",
+    "timezone": "",
+    "max_delay_ms": 0,
+}
+
+#: Seconds, and their abbreviation.
+_UNITS: Final = (
+    (86_400, pgettext_lazy("days, abbreviated", "d")),
+    (3_600, pgettext_lazy("hours, abbreviated", "h")),
+    (60, pgettext_lazy("minutes, abbreviated", "min")),
+    (1, pgettext_lazy("seconds, abbreviated", "s")),
+)
+
+#: Columns with another name than the engine's option.
+COLUMNS: Final = {"window": "window_seconds", "max_delay": "max_delay_ms"}
+
+#: The possible values of columns with a choice of words.
+WORDS: Final[Mapping[str, Iterable[str]]] = {
+    "algorithm": tuple(Algorithm),
+    "anchor": ANCHORS,
+    "refill": REFILLS,
+    "calendar": ("", *CALENDARS),
+}
+
+_LABELS: Final[Mapping[str, Any]] = {
+    **{algorithm.value: _(algorithm.traits.label) for algorithm in Algorithm if algorithm.traits.label},
+    "clock": _("by the clock"),
+    "first_request": _("with the first request"),
+    "continuous": _("continuously"),
+    "interval": _("all at once"),
+    "": _("none"),
+    "day": _("day"),
+    "week": _("week, from Monday"),
+    "month": _("month"),
+    "year": _("year"),
+}
+
 #: The columns that distinguish a tier's limits under a rule: changing one starts new counters.
 MEANING: Final = ("algorithm", "window_seconds", "calendar", "timezone", "anchor_day", "anchor", "refill", "slots")
 
-#: The same for an index, in which nulls are never equal, with the meaning of null.
-_IN_INDEX: Final = {
-    "window_seconds": Coalesce("window_seconds", Decimal(0)),
-    "anchor_day": Coalesce("anchor_day", 1),
-    "slots": Coalesce("slots", 10),
-}
-_EXPRESSIONS: Final = [_IN_INDEX.get(column, F(column)) for column in MEANING]
+#: What empty means in them. In an index, nulls are never equal.
+MEANT: Final[Mapping[str, Any]] = {"window_seconds": Decimal(0), "anchor_day": 1, "slots": 10}
+_EXPRESSIONS: Final = [Coalesce(column, MEANT[column]) if column in MEANT else F(column) for column in MEANING]
+
+
+@lru_cache(maxsize=256)
+def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
+    """Return the columns out of NOT_GIVEN that an algorithm uses; all of them if it is unknown."""
+    if algorithm not in set(Algorithm):
+        return frozenset(NOT_GIVEN)
+    options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
+    of_some = {COLUMNS.get(option, option) for each in Algorithm for option in each.options}
+    used = NOT_GIVEN.keys() - (of_some - options)
+    if not calendar or "calendar" not in options:
+        return frozenset(used - {"timezone", "anchor_day"})
+    return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))
+
+
+def choices_of(column: str) -> tuple[tuple[str, Any], ...]:
+    """Return the choices of a column. Fields call this, so that a new algorithm needs no migration."""
+    return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
+
+
+def window_in_short(seconds: Any) -> str:
+    """Return a window in the longest unit that divides it, for columns of lists: "d", "12 h", "0.25 s".
+
+    A value that is not a number, in an unsaved row, is returned unchanged.
+    """
+    try:
+        value = Decimal(str(seconds))
+        found = next((each for each in _UNITS if value and not value % each[0]), _UNITS[-1])
+    except InvalidOperation:
+        return str(seconds)
+    count = f"{value / found[0]:f}"
+    count = number_format(count.rstrip("0").rstrip(".")) if "." in count else count
+    return str(found[1]) if count == "1" else f"{count} {found[1]}"
 
 
 class RuleLimitQuerySet(models.QuerySet["RuleLimit"]):
@@ -246,24 +317,16 @@ class RuleLimit(models.Model):
         if missing:
             text = gettext("Required unless “unlimited” is set.")
             raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
+        rule = self.rule if self.rule_id or hasattr(self, "rule") else None
         try:
             limit: Any = self.to_limit()
-            if self.rule_id or hasattr(self, "rule"):
-                self._check_interval(limit)
+            check_sync_interval(limit, sync_seconds(rule.sync_interval_ms if rule else None))
         except ValueError as error:
             raise ValidationError(_by_field(str(error))) from error
-        cost = self.rule.cost if self.rule_id or hasattr(self, "rule") else 1
+        cost = rule.cost if rule else 1
         if isinstance(cost, int) and limit.capacity < cost:
             text = gettext("This would reject every request, because one request costs %(cost)s.") % {"cost": cost}
             raise ValidationError({"burst" if self.burst else "quota": text})
-
-    def _check_interval(self, limit: Limit) -> None:
-        """Reject a limit that a process cannot count itself, if the rule requires that."""
-        try:
-            interval = sync_interval.to_seconds(self.rule.sync_interval_ms)
-        except ValueError:  # an error of the rule, reported there
-            return
-        sync_interval.check_sync_interval(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:

@@ -6,24 +6,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import reduce
 from operator import or_
-from typing import Any, Final
+from typing import Any
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import models, router, transaction
 from django.db.models import CASCADE, SET_NULL, Q, QuerySet
 from django.db.models.signals import post_delete
-from django.utils import timezone
 
 from .. import tenants
 from ..conf import settings
 from ..values.access import DIGEST_MARK
 from ..values.digests import keyed_digest
 from ..values.partitions import encode_partition
-
-#: Maximum number of users that one query looks for.
-MAX_KEYS: Final = 500
 
 
 def referred(row: models.Model, name: str) -> Any:
@@ -81,33 +77,6 @@ def rows_naming(kind: str, value: str | None, partition: str | None) -> Iterator
     parts = {*partition.split("|")}
     rows = written(assignments).filter(partition__contains=min(parts)).values_list("pk", "partition")
     yield written(assignments).filter(pk__in=[pk for pk, found in rows if parts <= {*found.split("|")}])
-
-
-def missing_users() -> list[str]:
-    """Return the values of users that access entries and assignments name, and that do not exist.
-
-    Values of another model or tenant are left out.
-    """
-    users = get_user_model()
-    entries, assignments = (apps.get_model("django_ratelimiter", name) for name in ("AccessEntry", "TierAssignment"))
-    is_over = Q(expires_at__lte=timezone.now())
-    named = {*entries._base_manager.filter(kind="user").exclude(is_over).values_list("value", flat=True)}
-    rows = assignments._base_manager.exclude(ends_at__lte=timezone.now())
-    named |= {str(pk) for pk in rows.exclude(user=None).values_list("user_id", flat=True).distinct()}
-    for partition in rows.filter(partition__contains="user:").values_list("partition", flat=True):
-        named |= {part.removeprefix("user:") for part in partition.split("|") if part.startswith("user:")}
-    keys = {}
-    for value in named:
-        key = tenants.own_pk(value)
-        with suppress(ValidationError):
-            if not tenants.has_prefix(key):
-                users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
-                keys[pk] = value
-    wanted = list(keys)
-    for place in range(0, len(wanted), MAX_KEYS):
-        for pk in users._base_manager.filter(pk__in=wanted[place : place + MAX_KEYS]).values_list("pk", flat=True):
-            del keys[pk]
-    return sorted(keys.values())
 
 
 def written(model: Any) -> QuerySet[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from django.core.exceptions import ValidationError
@@ -11,9 +10,9 @@ from django.db import models
 from django.db.models import Field, Q
 from django.utils.translation import gettext_lazy as _
 
+from ..engine.limits import LOCAL_MS, MAX_SYNC_MS
 from ..values.bounds import MAX_TEXT
-from ..values.sync_interval import LOCAL_MS, MAX_MS
-from .validation import METHODS, LazyText, validate_identities, validate_line, validate_path, validate_words
+from .validation import LazyText, validate_identities, validate_line, validate_methods, validate_path
 
 
 class RuleQuerySet(models.QuerySet["Rule"]):
@@ -72,7 +71,11 @@ class Rule(models.Model):
         help_text=_("Shadow: count which requests would be rejected, and reject none. Enforce: reject them."),
     )
     methods: Field[list[str], list[str]] = models.JSONField(
-        _("methods"), default=list, blank=True, help_text=_("None chosen = every method.")
+        _("methods"),
+        default=list,
+        blank=True,
+        validators=[validate_methods],
+        help_text=_("None chosen = every method."),
     )
     path: Field[str, str] = models.CharField(
         _("path"),
@@ -105,6 +108,7 @@ class Rule(models.Model):
         _("counted by"),
         default=list,
         blank=True,
+        validators=[validate_identities],
         help_text=_("Each value has its own counter. None chosen = one counter that all callers share."),
     )
     missing_partition: Field[str, str] = models.CharField(
@@ -144,7 +148,7 @@ class Rule(models.Model):
         _("keep fetched units for (ms)"),
         null=True,
         blank=True,
-        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_MS)],
+        validators=[MinValueValidator(LOCAL_MS), MaxValueValidator(MAX_SYNC_MS)],
         help_text=_(
             "Empty = Redis decides each request. A number of milliseconds = each process fetches units in advance and "
             "keeps them so long. -1 = each process counts by itself. Not for leaky buckets and concurrency."
@@ -186,7 +190,7 @@ class Rule(models.Model):
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.CheckConstraint(condition=Q(cost__gte=1), name="ratelimiter_rule_cost"),
             models.CheckConstraint(
-                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_MS)),
+                condition=Q(sync_interval_ms=None) | Q(sync_interval_ms__range=(LOCAL_MS, MAX_SYNC_MS)),
                 name="ratelimiter_rule_sync_interval",
             ),
         ]
@@ -205,19 +209,10 @@ class Rule(models.Model):
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
-        """Reject conditions that can never match. A route loses its leading slash: `resolver_match.route` has none."""
+        """Reject a path that can never match. A route loses its leading slash: `resolver_match.route` has none."""
         if self.path_kind == self.PathKind.ROUTE:
             self.path = self.path.removeprefix("/")
-        checks: dict[str, Callable[[], None]] = {
-            "methods": lambda: validate_words(self.methods, METHODS),
-            "partition_by": lambda: validate_identities(self.partition_by),
-            "path": lambda: validate_path(self.path, self.path_kind),
-        }
-        errors: dict[str, ValidationError] = {}
-        for field, check in checks.items():
-            try:
-                check()
-            except ValidationError as error:
-                errors[field] = error
-        if errors:
-            raise ValidationError(errors)
+        try:
+            validate_path(self.path, self.path_kind)
+        except ValidationError as error:
+            raise ValidationError({"path": error}) from error

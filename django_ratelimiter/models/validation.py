@@ -60,10 +60,15 @@ def validate_caller_digest(value: str) -> None:
 
 def validate_identities(value: Any) -> None:
     """Reject anything but a list of distinct identities that a rule can be split by."""
-    validate_words(value, (*IDENTITIES, *NAMED), is_identity)
+    _validate_words(value, (*IDENTITIES, *NAMED), is_identity)
 
 
-def validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], bool] | None = None) -> None:
+def validate_methods(value: Any) -> None:
+    """Reject anything but a list of distinct methods."""
+    _validate_words(value, METHODS)
+
+
+def _validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], bool] | None = None) -> None:
     """Reject anything but a list of distinct words in `known`, or for which `is_known` is true."""
     if not isinstance(value, list):
         raise ValidationError(_("Must be a list of texts."), code="not_a_list")

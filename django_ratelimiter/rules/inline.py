@@ -126,16 +126,10 @@ def rule_of(
         name=slug.removeprefix(PREFIX),
         mode=mode,
         methods=methods,
-        path="",
-        path_kind="any",
-        view_name="",
-        scope="",
         partition_by=(split_by,),
         missing_partition=missing_partition,
         failure_policy=failure_policy,
         cost=1 if quota > 0 else limit.capacity + 1,
-        priority=100,
-        message="",
         count_refusals=quota < 1,  # so that no remaining quota is shown
         limits={None: (LimitRecord(limit),)},
     )

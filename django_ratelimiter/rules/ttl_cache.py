@@ -20,7 +20,7 @@ from ..databases import has_connection, is_in_transaction
 from ..engine.locks import freed_by_fork
 from ..logs import logger
 from ..plans import CallerIdentity, awaited, resolved
-from .awaiting import AnswerAwaited, Start, asked_by
+from .reading import AnswerAwaited, Start, asked_by
 
 CACHE_SIZE: Final = 20_000
 
@@ -54,6 +54,12 @@ _UNREADABLE: Final = (*_UNREACHABLE, OwnCodeFailed, Error, ValueError, TypeError
 _WAITS: Final = async_unsafe("Assignments have to be read from the database; `limiter.acheck` does it in a thread.")
 
 Found = TypeVar("Found")
+
+
+class _Answer(NamedTuple):
+    """What was read, which may be `None`."""
+
+    value: Any
 
 
 class _Entry(NamedTuple, Generic[Found]):
@@ -98,7 +104,7 @@ class _Cache(Generic[Found]):
         call.set_result(None)
 
     @_WAITS
-    def _ask(self, *keys: Any) -> tuple[tuple[Any] | None, float]:
+    def _ask(self, *keys: Any) -> tuple[_Answer | None, float]:
         """Return the answer and until when it holds, in monotonic seconds; `None` = there is no answer.
 
         An error is no answer, and no cache keeps one in its place: it is asked again after RETRY_SECONDS. After an
@@ -111,7 +117,7 @@ class _Cache(Generic[Found]):
             self._paused_until = began + PROBE_SECONDS
         return self._answer(partial(self._find, *keys), began)
 
-    def _answer(self, find: Callable[[], Any], began: float) -> tuple[tuple[Any] | None, float]:
+    def _answer(self, find: Callable[[], Any], began: float) -> tuple[_Answer | None, float]:
         try:
             found = find()
         except _UNREADABLE as error:
@@ -135,7 +141,7 @@ class _Cache(Generic[Found]):
             return None, until
         if not isawaitable(found):
             self._paused_until, self._failures = float("-inf"), 0
-        return (found,), time.monotonic() + settings.TIER_CACHE_SECONDS
+        return _Answer(found), time.monotonic() + settings.TIER_CACHE_SECONDS
 
 
 class CallerCache(_Cache[Found]):
@@ -154,7 +160,7 @@ class CallerCache(_Cache[Found]):
 
     def _renew(self, key: Hashable, cached: tuple[float, Found] | None) -> Found:
         answer, until = self._ask(key)
-        value: Found = answer[0] if answer else cached[1] if cached else self._otherwise
+        value: Found = answer.value if answer else cached[1] if cached else self._otherwise
         if cached is None and len(self._cached) >= CACHE_SIZE:
             self._cached.clear()
         self._cached[key] = until, value
@@ -201,7 +207,7 @@ class KeyCache(_Cache[str | None]):
             answer, until = self._ask(key)
         finally:
             self._under_way.pop(key, None)
-        found: str | None = answer[0] if answer else cached and cached[1]
+        found: str | None = answer.value if answer else cached and cached[1]
         self._turned_away.discard(hash(key))
         if found is not None:
             if cached is None and len(self._cached) >= CACHE_SIZE:
@@ -262,7 +268,7 @@ class IdentityCache(_Cache[Found]):
         latest = None
         for names, entries in self._cached:
             entry = entries.get((user_id, api_key, *map(read, names)) if names else (user_id, api_key))
-            if entry is not None and (latest is None or entry[0] > latest[0]):
+            if entry is not None and (latest is None or entry.until > latest.until):
                 latest = entry
         return latest
 
@@ -300,8 +306,8 @@ class IdentityCache(_Cache[Found]):
         """Call the project's code, and keep its answer. start: for coroutines. at_end: ends `call`."""
         began = time.monotonic()
 
-        def keep(answer: tuple[Found] | None, until: float) -> Found:
-            value = answer[0] if answer else self._otherwise if known is None else known.value
+        def keep(answer: _Answer | None, until: float) -> Found:
+            value = answer.value if answer else self._otherwise if known is None else known.value
             if answer or until > began:
                 self._keep(identity, _Entry(until, value, began))
             return value
@@ -311,12 +317,12 @@ class IdentityCache(_Cache[Found]):
                 keep(*self._answer(task.result, began))
 
         answer, until = self._ask(identity)
-        if answer and isawaitable(answer[0]):
+        if answer and isawaitable(answer.value):
             if start is not None:
-                task, later = start(awaited(answer[0])), at_end.pop_all()
+                task, later = start(awaited(answer.value)), at_end.pop_all()
                 task.add_done_callback(finish)
                 raise AnswerAwaited(call, None)
-            answer, until = self._answer(partial(resolved, answer[0]), began)
+            answer, until = self._answer(partial(resolved, answer.value), began)
         return keep(answer, until)
 
     def _keep(self, identity: CallerIdentity, entry: _Entry[Found]) -> None:
@@ -373,6 +379,6 @@ class TableCache(_Cache[Found]):
         began = time.monotonic()
         answer, until = self._ask()
         if answer and began >= self._began:  # else another thread has read them later
-            self._found, self._began = answer[0], began
+            self._found, self._began = answer.value, began
         self._until = until
         self._is_read = self._is_read or time.monotonic() < until

@@ -54,7 +54,7 @@ def limiter_notice(context: Context) -> dict[str, Any]:
     request = context.get("request")
     if request is None or getattr(request, SHOWN, False) or not request.user.has_module_perms("django_ratelimiter"):
         return {}
-    from ..admin.overview.health import read_health  # the admin may be missing, but this module is imported anyway
+    from ..admin.overview.state import read_health  # the admin may be missing, but this module is imported anyway
     from ..admin.viewer import Viewer
 
     banner = enforcement_banner(context)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from .assertions import aassert_limited, assert_limited
-from .clock import START, FrozenClock
 from .counts import clear_counts
-from .override import RulesInForce, override_rules
+from .override import START, FrozenClock, RulesInForce, override_rules
 
 __all__ = [
     "START",

@@ -1,9 +1,12 @@
-"""Rules for the duration of a test, counted in memory."""
+"""Rules for the duration of a test, counted in memory, and the clock that they count by."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from math import ceil
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -19,17 +22,64 @@ from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet, rule_from
 from ..rules.stored import storage, versions
+from ..rules.stored.compiler import columns_of
+from ..rules.stored.history.changes import normal_rule
 from ..rules.stored.tables import models
 from ..rules.tiers import Entitlement
 from ..signals import rules_committed
 from ..values.access import NOBODY
-from .clock import FrozenClock
 
 #: A record, or the fields of a rule, see `override_rules`.
 RuleSpec = RuleRecord | Mapping[str, Any]
 
+#: The default start time: a Thursday, and the first day of a month and a year.
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
 #: If there is no tier, the tiers of callers are not looked up, and responses do not vary by cookie.
 _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
+
+
+class FrozenClock:
+    """A clock that moves only when a test moves it, or when the limiter would sleep.
+
+    at: the start time, aware of its time zone. slept: a list of the seconds that requests were delayed, the latest
+    last.
+    """
+
+    def __init__(self, at: datetime = START) -> None:
+        self.slept: list[float] = []
+        self.move_to(at)
+
+    def __call__(self) -> int:
+        """Return the time in microseconds since the Unix epoch, for engines."""
+        return self._now_us
+
+    @property
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return datetime.fromtimestamp(self._now_us // 1_000_000, UTC).replace(microsecond=self._now_us % 1_000_000)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward by this time or a little more, to a whole microsecond."""
+        if seconds < 0:
+            raise ValueError(f"seconds: must not be negative, so not {seconds!r}.")
+        self._now_us += ceil(Decimal(str(seconds)) * 1_000_000)
+
+    def move_to(self, at: datetime) -> None:
+        """Set the clock to this time, which must be aware of its time zone."""
+        if at.tzinfo is None:
+            raise ValueError(f"at: {at!r} names no time zone.")
+        since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        self._now_us = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def sleep(self, seconds: float) -> None:
+        """Advance the clock instead of sleeping, and record the seconds."""
+        self.slept.append(seconds)
+        self.advance(seconds)
+
+    async def asleep(self, seconds: float) -> None:
+        """Like `sleep`, for coroutines."""
+        self.sleep(seconds)
 
 
 class RulesInForce:
@@ -163,22 +213,19 @@ def build_record(rule: RuleSpec) -> RuleRecord:
 
 def _record(**fields: Any) -> RuleRecord:
     """Return a rule in short notation, read like one of a snapshot: enforced, and otherwise as in a new row."""
-    data = _defaults(models.Rule) | {"mode": "enforce"}  # tests usually check that a limit rejects
-    if unknown := fields.keys() - data.keys() - {"slug", "limits"}:
-        raise ValueError(f"A rule has no {', '.join(sorted(unknown))}; it has limits, {', '.join(sorted(data))}.")
+    _check_names("rule", fields, ["limits", *(field.name for field in columns_of(models.Rule))])
     if missing := {"slug", "limits"} - fields.keys():
         raise ValueError(f"A rule needs {' and '.join(sorted(missing))}.")
-    if fields.get("path"):
-        data["path_kind"] = "prefix"
-    limits = fields["limits"]
-    by_tier = limits if isinstance(limits, Mapping) else {None: limits}
-    entries = [entry for tier, several in by_tier.items() for entry in _entries(tier, several)]
-    return rule_from({**data, "name": fields["slug"], **fields, "limits": entries})
+    kind = {"path_kind": "prefix"} if fields.get("path") else {}
+    limits = fields["limits"] if isinstance(fields["limits"], Mapping) else {None: fields["limits"]}
+    entries = [entry for tier, several in limits.items() for entry in _entries(tier, several)]
+    # Tests usually check that a limit rejects.
+    return rule_from(normal_rule({"mode": "enforce", "name": fields["slug"], **kind, **fields, "limits": entries}))
 
 
 def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
     if several == "unlimited":
-        yield {**_defaults(models.RuleLimit), "tier": tier, "unlimited": True}
+        yield {"tier": tier, "unlimited": True}
         return
     if isinstance(several, str):
         raise ValueError(f'limits: must be a list of limits, or "unlimited", not {several!r}.')
@@ -187,27 +234,23 @@ def _entries(tier: str | None, several: Any) -> Iterable[dict[str, Any]]:
 
 
 def _entry(one: Any) -> dict[str, Any]:
-    """Return one limit in the format of a snapshot."""
-    defaults = _defaults(models.RuleLimit)
+    """Return one limit in the format of a snapshot, without columns that have their default."""
     if isinstance(one, Limit):
         options = {name: getattr(one, name) for name in OPTIONS}
         window = None if one.window is None else str(one.window)
-        return {**defaults, **options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
+        return {**options, "algorithm": one.algorithm, "quota": one.quota, "window_seconds": window}
     if isinstance(one, str):
         one = {"rate": one}
-    if unknown := one.keys() - defaults.keys() - {"rate", "tier"}:
-        raise ValueError(f"A limit has no {', '.join(sorted(unknown))}; it has rate, {', '.join(sorted(defaults))}.")
+    _check_names("limit", one, ["rate", "tier", *(field.name for field in columns_of(models.RuleLimit))])
     given = {name: value for name, value in one.items() if name != "rate"}
     if "rate" in one:
         rate = Limit.parse(one["rate"])
         given |= {"quota": rate.quota, "window_seconds": rate.window}
     if given.get("window_seconds") is not None:
         given["window_seconds"] = str(given["window_seconds"])
-    return {**defaults, **given}
+    return given
 
 
-def _defaults(model: Any) -> dict[str, Any]:
-    """Return the values of a new row, for the columns that are part of a snapshot."""
-    fields = [field for field in model._meta.concrete_fields if not field.is_relation and not field.primary_key]
-    values = {field.name: field.get_default() for field in fields if field.name not in ("description", "owner")}
-    return {name: getattr(value, "value", value) for name, value in values.items()}  # the plain value of an enum
+def _check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    if unknown := given.keys() - {*known}:
+        raise ValueError(f"A {what} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from socket import AF_INET, AF_INET6, inet_pton
@@ -47,19 +46,14 @@ class AccessRecord(NamedTuple):
         return parse_digest(self.value)[0] if self.kind == "digest" else [(self.kind,)]
 
 
-class _Entry(NamedTuple):
-    """A record, and the one that applies after its expiry."""
-
-    record: AccessRecord
-    otherwise: _Entry | None
-
-
-#: The bounds of networks, as numbers in ascending order, and the entry that applies from each to the next.
-_Steps = tuple[list[int], list[_Entry | None]]
+#: The records for one value. The first that has not expired applies.
+_Records = tuple[AccessRecord, ...]
+#: Those of networks of one length, by the beginning of their addresses; and how many bits follow it.
+_Networks = tuple[int, Mapping[int, _Records]]
 
 
 class AccessList:
-    """All records, prepared for lookups, whose time grows only with the logarithm of their number.
+    """All records, prepared for lookups, whose time grows only with the number of different lengths of networks.
 
     If several match a caller, the API key wins over the user, the user over other identities, and these over the
     address. A value wins over its digest, but the digest of an address over networks. Of networks the narrowest wins;
@@ -86,18 +80,15 @@ class AccessList:
                     named.setdefault((record.kind, record.value), []).append(record)
             except ValueError as error:
                 self.left_out.append((record, str(error)))
-        self._named: Mapping[tuple[str, str], _Entry] = {key: _stacked(each, None) for key, each in named.items()}
-        self.digests: Mapping[Names, Mapping[str, _Entry]] = {
-            names: {digest: _stacked(records, None) for digest, records in each.items()}
-            for names, each in digests.items()
+        self._named: Mapping[tuple[str, str], _Records] = {key: _in_order(each) for key, each in named.items()}
+        self.digests: Mapping[Names, Mapping[str, _Records]] = {
+            names: {digest: _in_order(records) for digest, records in each.items()} for names, each in digests.items()
         }
-        self._v4 = _steps({network: each for network, each in networks.items() if network.version == 4})
-        self._v6 = _steps({network: each for network, each in networks.items() if network.version == 6})
-
+        self._v4, self._v6 = _by_length(networks, 4), _by_length(networks, 6)
         self.kinds: frozenset[str] = frozenset(kind for kind, _value in named) | ({"ip"} if networks else frozenset())
 
     def __bool__(self) -> bool:
-        return bool(self._named or self.digests or self._v4[0] or self._v6[0])
+        return bool(self._named or self.digests or self._v4 or self._v6)
 
     def lookup(
         self,
@@ -116,26 +107,24 @@ class AccessList:
             return self._lookup_digests(ip, user_id, api_key, digests_of, now)
         named = self._named
         if named:
-            if api_key is not None and (entry := named.get(("api_key", api_key))):
-                record = _unexpired(entry, now)
-                if record is not None:
-                    return record
-            if user_id is not None and (entry := named.get(("user", user_id))):
-                record = _unexpired(entry, now)
-                if record is not None:
-                    return record
-        if ip is None:
-            return None
+            if api_key and (entry := named.get(("api_key", api_key))) and (record := _unexpired(entry, now)):
+                return record
+            if user_id and (entry := named.get(("user", user_id))) and (record := _unexpired(entry, now)):
+                return record
+        return None if ip is None else self._lookup_address(ip, now)
+
+    def _lookup_address(self, ip: str, now: float | None) -> AccessRecord | None:
         try:
             if ":" in ip:
-                (starts, entries), number = self._v6, int.from_bytes(inet_pton(AF_INET6, ip))
+                networks, number = self._v6, int.from_bytes(inet_pton(AF_INET6, ip))
             else:
-                (starts, entries), number = self._v4, int.from_bytes(inet_pton(AF_INET, ip))
+                networks, number = self._v4, int.from_bytes(inet_pton(AF_INET, ip))
         except (OSError, ValueError):  # not an address
             return None
-        position = bisect_right(starts, number) - 1
-        found = entries[position] if position >= 0 else None
-        return None if found is None else _unexpired(found, now)
+        for bits, around in networks:
+            if (entry := around.get(number >> bits)) and (record := _unexpired(entry, now)):
+                return record
+        return None
 
     def _lookup_digests(
         self,
@@ -202,59 +191,33 @@ def _check(record: AccessRecord) -> None:
         raise ValueError("value: is empty")
 
 
-def _steps(networks: Mapping[IPv4Network | IPv6Network, list[AccessRecord]]) -> _Steps:
-    """Return the networks as steps. They are nested or disjoint, so a stack holds those around each point."""
-    starts: list[int] = []
-    entries: list[_Entry | None] = []
-    around: list[tuple[int, _Entry]] = []  # where each ends, the widest first
-
-    def step(at: int) -> None:
-        if starts and starts[-1] == at:
-            starts.pop()
-            entries.pop()
-        starts.append(at)
-        entries.append(around[-1][1] if around else None)
-
-    def leave(before: int | None) -> None:
-        while around and (before is None or around[-1][0] <= before):
-            end, _entry = around.pop()
-            step(end)
-
-    def order(network: IPv4Network | IPv6Network) -> tuple[int, int]:
-        return int(network.network_address), network.prefixlen
-
-    for network in sorted(networks, key=order):
-        start = int(network.network_address)
-        leave(start)
-        around.append((start + network.num_addresses, _stacked(networks[network], around[-1][1] if around else None)))
-        step(start)
-    leave(None)
-    return starts, entries
+def _by_length(networks: Mapping[IPv4Network | IPv6Network, list[AccessRecord]], version: int) -> list[_Networks]:
+    """Return the networks of this version by their length, the narrowest first."""
+    found: dict[int, dict[int, _Records]] = {}
+    for network, records in networks.items():
+        if network.version == version:
+            bits = network.max_prefixlen - network.prefixlen
+            found.setdefault(bits, {})[int(network.network_address) >> bits] = _in_order(records)
+    return [(bits, found[bits]) for bits in sorted(found)]
 
 
-def _stacked(records: Iterable[AccessRecord], otherwise: _Entry | None) -> _Entry:
-    """Return records for one value as a stack on `otherwise`: those that deny on top, then by longest lifetime."""
-    entry = otherwise
+def _in_order(records: Iterable[AccessRecord]) -> _Records:
+    """Return records for one value, those that deny first, then by longest lifetime."""
 
     def weight(record: AccessRecord) -> tuple[bool, float]:
         return record.action == "deny", float("inf") if record.expires_at is None else record.expires_at
 
-    for record in sorted(records, key=weight):
-        entry = _Entry(record, entry)
-    assert entry is not None
-    return entry
+    return tuple(sorted(records, key=weight, reverse=True))
 
 
-def _unexpired(entry: _Entry | None, now: float | None) -> AccessRecord | None:
-    while entry is not None:
-        record = entry.record
+def _unexpired(records: _Records, now: float | None) -> AccessRecord | None:
+    for record in records:
         if record.expires_at is None:
             return record
         if now is None:
             now = time()
         if now < record.expires_at:
             return record
-        entry = entry.otherwise
     return None
 
 

@@ -78,9 +78,9 @@ def visitor(
     engine = TimedEngine(redis_client)
     monkeypatch.setattr(backend, "_engine", engine)
     visitor = Visitor(client, engine)
-    monkeypatch.setattr(io, "sleep", visitor.held.append)
+    monkeypatch.setattr(io, "sleep", lambda _seconds: None)
     yield visitor
-    visitor.close(engine.now_us, len(visitor.open))
+    visitor.close()
 
 
 @pytest.fixture

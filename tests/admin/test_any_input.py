@@ -12,7 +12,6 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator
-from html.parser import HTMLParser
 from time import thread_time
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.files.rows import WrongFile
 from tests.admin_pages import Page, fill, pages
 
-from .pages import ADD_RULE, rule_form, shown
+from .pages import ADD_RULE, BrowserForm, rule_form, shown
 from .test_hostile_texts import PARAMETERS
 from .test_urls import addresses
 
@@ -63,30 +62,12 @@ TEXTS: Final = (
 )
 
 
-class Forms(HTMLParser):
-    """The forms of a page: of each the fields, with the values that a browser would send."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[dict[str, str]] = []
-        self._select = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = {name: value or "" for name, value in attrs}
-        name = values.get("name", "")
-        if tag == "form":
-            self.found.append({})
-        if not self.found:
-            return
-        fields = self.found[-1]
-        if tag == "select":
-            self._select = name
-        elif tag == "option" and ("selected" in values or self._select not in fields):
-            fields[self._select] = values.get("value", "")
-        elif name and tag in ("input", "textarea", "button") and "__prefix__" not in name:
-            is_off = values.get("type") in ("checkbox", "radio") and "checked" not in values
-            fields.setdefault(name, "" if is_off else values.get("value", ""))
+def forms_of(page: str) -> Iterator[dict[str, str]]:
+    """The fields of each form of a page, with the values that a browser would send; "" where it would send none."""
+    for form in re.findall(r"<form\b.*?</form>", page, re.DOTALL):
+        values = {name: value for name, (value, *_) in BrowserForm(form).sent.items()}
+        names = {name for name in re.findall(r'\bname="([^"]+)"', form) if "__prefix__" not in name}
+        yield {name: values.get(name, "") for name in sorted(names - {"csrfmiddlewaretoken"})}
 
 
 @pytest.fixture
@@ -128,6 +109,7 @@ def sendings(fields: dict[str, str], draw: random.Random) -> Iterator[dict[str, 
 def all_addresses() -> dict[str, str]:
     """Return the addresses of the admin's pages, those of one view once."""
     found = [page.url for page in pages()] + [Page(name, name).url for name in {*addresses(admin.site.get_urls())}]
+    found += [Page("", "django_ratelimiter_usage_data", args=lambda: ["top", "csv"]).url]
     return {re.sub(r"\d+|\?.*", "", url): url for url in found if url}
 
 
@@ -137,9 +119,8 @@ def test_forms(admin_client: Client, admin_user: User, draw: random.Random) -> N
         page = admin_client.get(url)
         if page.status_code != 200 or not page["Content-Type"].startswith("text/html"):
             continue
-        for form in Forms(page.content.decode()).found:
-            own = {name: text for name, text in form.items() if name != "csrfmiddlewaretoken"}
-            for sent in sendings(own, draw) if own else ():
+        for form in forms_of(page.content.decode()):
+            for sent in sendings(form, draw) if form else ():
                 answered(admin_client.post, url, sent)
 
 

@@ -1,10 +1,11 @@
 """Clicks of operators in a browser, counted from the overview on, for the commonest tasks: typing is no click.
 
-Top callers are in `usage/test_browser.py`, and yesterday's rules in `test_history_browser.py`.
+Top callers are in `usage/test_browser.py`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -17,8 +18,8 @@ from django.utils import timezone
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache
-from tests.browser import Browser
+from django_ratelimiter.rules.stored import storage
+from tests.browser import ENTER, Browser
 from tests.forecast.traffic import record
 from tests.making import make_rule
 
@@ -146,7 +147,7 @@ def test_an_attacker_is_denied_for_a_day_in_four_clicks(
     entry = AccessEntry.objects.get()
     assert (entry.kind, entry.action) == ("digest" if reveal == [] else "ip", "deny")
     assert timedelta(days=1) <= entry.expires_at - timezone.now() <= timedelta(days=2)
-    access_cache.forget()
+    storage.forget_entries()
     assert [ask(ATTACKER), ask(CUSTOMER)] == [403, 200]
     assert operator.window.complaints() == []
 
@@ -159,6 +160,22 @@ def test_all_enforcement_is_stopped_in_two_clicks(hand: Callable[[], Hand], ann:
     assert operator.clicks == 2
     cache.invalidate()
     assert ask(user=ann) == 200
+    assert operator.window.complaints() == []
+
+
+def test_the_rules_from_before_a_mistake_are_back_in_a_click_and_a_key(hand: Callable[[], Hand]) -> None:
+    rule = make_rule("export")
+    with cache.editing(User.objects.create_user("ada"), "rule export saved", "Nobody needs it."):
+        Rule.objects.update(mode="off")
+    operator = hand()
+    operator.click("a[href$='/bring-back/']", "#ratelimiter-bring-back")
+    rule.refresh_from_db()
+    assert rule.mode == "off"
+    operator.window.press(ENTER)  # the reason is filled in, and has the focus
+    operator.window.wait_for(".messagelist")
+    assert re.search(r"Back to version \d+", operator.window.texts(".ratelimiter-rows tbody tr")[0])
+    rule.refresh_from_db()
+    assert (rule.mode, operator.clicks) == ("enforce", 1)
     assert operator.window.complaints() == []
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
@@ -54,18 +52,15 @@ def test_two_who_confirm_at_once_do_not_undo_each_other(admin_client: Client) ->
     assert LogEntry.objects.count() == 1
 
 
-@pytest.mark.parametrize("permissions", [(), ("view_rule", "change_rule", "add_rule", "delete_rule")])
-def test_it_takes_a_permission_of_its_own(operator: Callable[..., Client], permissions: tuple[str, ...]) -> None:
-    client = operator(*permissions)
-    assert [client.get(SWITCH).status_code, client.post(SWITCH, OFF).status_code] == [403, 403]
-    if permissions:
-        assert SWITCH not in shown(client.get(RULES))
-    assert cache.enforcement_enabled()
-
-
 def test_a_form_that_does_not_say_which_way_does_nothing(admin_client: Client) -> None:
     assert admin_client.post(SWITCH).status_code == 400
     assert cache.enforcement_enabled()
+
+
+def test_a_form_with_an_error_goes_on_saying_which_way(admin_client: Client) -> None:
+    cache.switch_enforcement(False)  # by somebody else, meanwhile
+    page = shown(admin_client.post(SWITCH, OFF | {"reason": "x" * 256}))
+    assert ('class="errorlist"' in page, 'value="off"' in page) == (True, True)
 
 
 def test_the_switch_needs_no_reason(admin_client: Client) -> None:
@@ -73,17 +68,6 @@ def test_the_switch_needs_no_reason(admin_client: Client) -> None:
     admin_client.post(SWITCH, OFF | {"reason": " "})
     assert not cache.enforcement_enabled()
     assert LogEntry.objects.get().change_message == "All enforcement is stopped."
-
-
-@pytest.mark.parametrize("reason", ["x" * 256, "a\0b"])
-def test_the_switch_rejects_a_reason_that_cannot_be_stored(admin_client: Client, reason: str) -> None:
-    page = shown(admin_client.post(SWITCH, {"enforcement": "off", "reason": reason}))
-    assert "<h1>Stop all enforcement?</h1>" in page
-    assert 'class="errorlist"' in page
-    assert cache.enforcement_enabled()
-    assert not LogEntry.objects.exists()
-    cache.switch_enforcement(False)  # by somebody else, meanwhile: the form goes on saying which way
-    assert 'value="off"' in shown(admin_client.post(SWITCH, {"enforcement": "off", "reason": reason}))
 
 
 def test_every_page_of_ours_tells_while_it_is_stopped(admin_client: Client, rule: Rule) -> None:

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.files.applying import apply_file
+from django_ratelimiter.rules.files.planning import apply_file
 from django_ratelimiter.rules.files.reading import read
 
 from .pages import RULES, page_of, rule_form, shown

@@ -76,6 +76,12 @@ def test_it_begins_with_the_answer_above_the_form(admin_client: Client, rule: Ru
     assert row.index('name="_save"') < row.index('name="_forecast"') < row.index("</div>")
 
 
+def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
+    page = shown(ask(admin_client, rule, quota=0))
+    assert "Correct the errors below" in page
+    assert "errornote" in page
+
+
 @pytest.mark.usefixtures("traffic")
 def test_sentence_and_picture_agree(admin_client: Client, rule: Rule) -> None:
     """The limit of every tier comes first and changes as well, but only free callers are rejected."""
@@ -108,12 +114,6 @@ def test_callers_are_named_to_those_alone_who_may_know(operator: Callable[..., C
     user = User.objects.get(username="operator")
     user.user_permissions.add(Permission.objects.get(codename="reveal_caller"))
     assert "lovelace" in shown(ask(client, rule))
-
-
-def test_errors_come_first(admin_client: Client, rule: Rule) -> None:
-    page = shown(ask(admin_client, rule, quota=0))
-    assert "Correct the errors below" in page
-    assert "errornote" in page
 
 
 def test_without_samples(admin_client: Client, rule: Rule) -> None:

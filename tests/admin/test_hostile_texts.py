@@ -155,8 +155,8 @@ def addresses() -> Iterator[str]:
         ("caller", {"kind": "partition", "value": EVIL}),
         ("explain", {"method": "GET", "path": f"/{EVIL}", "user": user}),
         ("explain", {"method": "GET", "view": EVIL, "scope": EVIL, "ip": EVIL}),
-        ("usagebucket_rule", {"rule": "evil", "caller": SHORT, "by": "rejected"}),
-        ("usagebucket_rule", {"rule": SHORT, "tier": SHORT}),
+        ("usage_rule", {"rule": "evil", "caller": SHORT, "by": "rejected"}),
+        ("usage_rule", {"rule": SHORT, "tier": SHORT}),
         ("rejections", {"rule": "evil"}),
     ):
         yield f"{reverse(f'admin:django_ratelimiter_{name}')}?{urlencode(query)}"

@@ -64,10 +64,3 @@ def test_keys_are_shown_by_the_labels_of_their_assignments(reader: User, django_
     with django_assert_num_queries(1):
         found = names_in_words(reader, aliases.values())
     assert (found[aliases["shop"]], found[aliases["none"]]) == ("API key: Shop (a1a1a1a1…)", "API key: b2b2b2b2…")
-
-
-def test_readers_without_the_permission_learn_nothing(django_assert_num_queries: Any) -> None:
-    ann = User.objects.create_user("ann")
-    ann.has_perm("any")
-    with django_assert_num_queries(0):
-        assert names_in_words(ann, [digest(f"user:{ann.pk}")]) == {}

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
@@ -54,11 +54,6 @@ def test_all_of_them_name_it_alike(rejected: dict[str, Any], operator: Callable[
     assert reference in client.get(reverse("admin:django_ratelimiter_rejections")).content.decode()
     caller = client.get(reverse("admin:django_ratelimiter_caller"), {"digest": digest("header:X-Org:acme")})
     assert reference in caller.content.decode()
-
-
-def test_an_allowed_response_has_none(make_rule: MakeRule) -> None:
-    make_rule("export")
-    assert "X-RateLimit-Reference" not in Client().get("/hello/")
 
 
 def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
@@ -110,13 +105,11 @@ def test_a_rejection_stays_known_when_the_rule_limits_the_caller_no_more(
     cache.invalidate()
     client = operator(*ALL)
     caller = client.post(reverse("admin:django_ratelimiter_search"), {"q": rejected["field"]}, follow=True)
-    explained = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": rejected["field"]})
-    for page in (caller, explained):
-        assert facts(page)["Rejected"].startswith("3 since ")
-        assert (facts(page)["Limit now"], facts(page)["Now"]) == ("\u2013", "Not known")
+    assert facts(caller)["Rejected"].startswith("3 since ")
+    assert (facts(caller)["Limit now"], facts(caller)["Now"]) == ("\u2013", "Not known")
 
 
-def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
+def test_pages_of_a_rejection_lead_to_what_would_happen_now(
     make_rule: MakeRule, people: None, operator: Callable[..., Client]
 ) -> None:
     rule = make_rule("hello", quota=1, partition_by=["user"], path_kind="exact", path="/hello/")
@@ -129,22 +122,16 @@ def test_explain_shows_the_rejection_and_apart_what_would_happen_now(
     [row] = client.get(reverse("admin:django_ratelimiter_rejections")).context["rows"]
     RuleLimit.objects.filter(rule=rule).update(quota=5)
     cache.invalidate()
-    page = client.get(row["explain_url"])
-    assert facts(page)["Rejected"].startswith("2 since ")
-    assert facts(page)["Now"] == "Allowed again"
     caller = client.get(row["caller_url"], follow=True)
+    assert facts(caller)["Rejected"].startswith("2 since ")
+    assert facts(caller)["Now"] == "Allowed again"
     assert caller.context["rejections"] == []
     [listed] = client.get(row["caller_url"].partition("&rule")[0], follow=True).context["rejections"]
-    pages = [page, *(client.get(each["explain_url"]) for each in (caller.context, listed))]
+    pages = [client.get(each["explain_url"]) for each in (row, caller.context, listed)]
     explain = reverse("admin:django_ratelimiter_explain")
     pages.append(client.post(explain, {"method": "GET", "pasted": row["reference"]}))  # of a caller whose name is known
     for each in pages:
-        text = " ".join(each.content.decode().split())
-        headings = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
-        assert headings[:3] == ["The rejection", "What would happen now", "<code>GET /hello/</code>"]
         assert (each.context["answer"], each.context["explanation"].logged.found) == ("Allowed.", True)
-    User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="view_usage_report"))
-    assert facts(client.get(row["explain_url"])) == {}
 
 
 def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
@@ -173,13 +160,13 @@ def test_without_redis_it_is_not_called_unknown(
         assert response.context["problem"] == "Redis cannot be reached now, so this caller cannot be found: gone"
     found = client.post(reverse("admin:django_ratelimiter_search"), {"q": f"Why {typed} today"})
     assert "explain/?reference=export%23" in found.url
-    unread = "Redis cannot be reached now, so what is known of the rejection and its caller cannot be read."
+    unread = "Redis cannot be reached now, so the caller cannot be found."
     assert unread in client.get(found.url).content.decode()
     top = {"rule_slug": "export", "granularity": "hour", "partition": digest("header:X-Org:acme"), "rejected": 7}
     TopPartition.objects.create(**top, start=stored(floor(now(), Granularity.HOUR, now().tzinfo)))
     page = client.get(found.url)
     assert len(page.context["logged_urls"]) == 1
-    assert unread in page.content.decode(), "its digest is known, but not its name"
+    assert unread not in page.content.decode()
 
 
 def test_top_partitions_know_older_ones(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,18 +188,15 @@ def test_nobody_without_a_permission_finds_a_caller(rejected: dict[str, Any], op
     assert digest("header:X-Org:acme") not in shown.content.decode()
 
 
-@pytest.mark.parametrize("rule", ["word", "export"])
-def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Callable[..., Client], rule: str) -> None:
-    """Neither those of no rule, nor those of a rule that has rejected nobody by this reference."""
+def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
     client, found = operator(*ALL), digest("header:X-Org:acme")
-    mail = f"Ticket {rule}#12345678 of today, again. Reference: {rejected['field']}. Please help."
+    mail = f"Ticket word#12345678 of today, again. Reference: {rejected['field']}. Please help."
     response = client.post(reverse("admin:django_ratelimiter_search"), {"q": mail})
     assert (response.status_code, f"digest={found}" in response.url) == (302, True)
     response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": mail})
     assert response.url.endswith(f"?digest={found}&rule=export")
-    if rule == "word":
-        explained = client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "pasted": mail})
-        assert explained.context["form"].initial["reference"] == rejected["field"]
+    explained = client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "pasted": mail})
+    assert explained.context["form"].initial["reference"] == rejected["field"]
 
 
 def test_the_fields_take_a_whole_response(operator: Callable[..., Client]) -> None:
@@ -240,8 +224,7 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         text = " ".join(page.content.decode().split())
         assert "<h1>All callers together</h1>" in text
         assert f'All callers share one counter of this rule: <a href="{address}">{rule.name}</a>.' in text
-        asked = urlencode({"path": "/hello/", "reference": shared}).replace("&", "&amp;")
-        assert f"explain/?{asked}" in text
+        assert f"explain/?{urlencode({'reference': shared})}" in text
         assert [row.counter.rule.slug for row in page.context["counters"]] == ["Site"]
         assert "Reset all counters" not in text
         assert "Whether this caller is blocked" not in text

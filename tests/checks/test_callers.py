@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_ratelimiter.checks import callers, paths
+from django_ratelimiter.checks import callers, views
 from django_ratelimiter.checks.common import SYMPTOMS
 
 from ..making import make_rule
@@ -45,7 +45,6 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         ("user.profile.plan", "auth.User has no attribute profile."),
         ("user.get_full_name", "auth.User.get_full_name is a method."),
         ("user.groups.name", "auth.User.groups is a manager of many rows."),
-        ("user.is_staff", "auth.User.is_staff is neither a text nor an object with a slug."),
         ("user.pk", ""),  # a property: only its value says more
         ("api_key.plan", "without API_KEY_RESOLVER, an API key has no attributes."),
     ],
@@ -102,7 +101,7 @@ def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
 def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exempt: Any, fires: bool) -> None:
     make_rule("left-alone", **fields)
     with ratelimiter(EXEMPT_PATHS=exempt):
-        messages = paths.check_exempt()
+        messages = views.check_exempt()
     assert ids(messages) == ["W012"] * fires
     assert not fires or ("left-alone" in messages[0].msg and SYMPTOMS in (messages[0].hint or ""))
 
@@ -113,7 +112,7 @@ def test_a_setting_that_exempts_every_path_is_named(rules: list[dict[str, Any]])
     for fields in rules:
         make_rule("api", **fields)
     with ratelimiter(EXEMPT_PATHS=["/static/", "/"]):
-        [message] = paths.check_exempt()
+        [message] = views.check_exempt()
     assert (message.id, message.msg.endswith("exempt: all.")) == ("django_ratelimiter.W012", True)
 
 
@@ -149,14 +148,6 @@ def test_a_host_is_chosen_where_a_wildcard_allows_it(hosts: list[str], fires: bo
     assert ids(callers.check_caller_choices()) == ["W007"] * fires
     with ratelimiter(TRUSTED_IDENTITIES=["host"]):
         assert callers.check_caller_choices() == []
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(("trusted", "fires"), [(["header:X-Device"], False), (["header:X-Tenant"], True)])
-def test_what_a_gateway_sets_is_not_chosen(trusted: list[str], fires: bool) -> None:
-    make_rule("chosen", partition_by=["header:X-Device"])
-    with ratelimiter(TRUSTED_IDENTITIES=trusted):
-        assert ids(callers.check_caller_choices()) == ["W007"] * fires
 
 
 @pytest.mark.django_db
@@ -206,33 +197,24 @@ def test_a_wide_rule_by_field_must_say_what_happens_to_unreadable_bodies(fields:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    ("names", "limit", "told"),
+    ("names", "limit", "days"),
     [
-        (
-            ["header:X-Device"],
-            {"window_seconds": 30 * 86_400},
-            (30, 34),
-        ),
-        (
-            ["header:X-Device"],
-            {"window_seconds": None, "calendar": "year"},
-            (366, 411),
-        ),
+        (["header:X-Device"], {"window_seconds": 30 * 86_400}, 30),
+        (["header:X-Device"], {"window_seconds": None, "calendar": "year"}, 366),
         (["header:X-Device"], {"window_seconds": 7 * 86_400}, None),
         (["header:X-Device"], {"window_seconds": 30 * 86_400, "algorithm": "gcra"}, None),  # kept for a 90th of it
         (["header:X-Tenant"], {"window_seconds": 30 * 86_400}, None),
         (["user"], {"window_seconds": 30 * 86_400}, None),
     ],
 )
-def test_chosen_values_that_are_kept_for_weeks_are_told_with_their_memory(
-    names: list[str], limit: dict[str, Any], told: tuple[int, int] | None
+def test_chosen_values_that_are_kept_for_weeks_are_told(
+    names: list[str], limit: dict[str, Any], days: int | None
 ) -> None:
     make_rule("chosen", 90, algorithm=limit.pop("algorithm", "fixed_window"), limit=limit, partition_by=names)
     with ratelimiter(TRUSTED_IDENTITIES=["header:X-Tenant"]):
         messages = callers.check_kept_choices()
-    assert ids(messages) == (["W027"] if told else [])
-    says = "kept for %s days: 100 new values a second would fill %s GB"
-    assert all(says % told in message.msg for message in messages if told)
+    assert ids(messages) == (["W027"] if days else [])
+    assert all(f"fills Redis for {days} days" in message.msg for message in messages)
 
 
 @pytest.mark.django_db
@@ -240,8 +222,6 @@ def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
     assert ids(callers.check_identities()) == ["W008"]
     with ratelimiter(IDENTITIES={"tenant": "tests.identity.test_values.tenant_of"}):
-        assert callers.check_identities() == []
-    with ratelimiter(IDENTITIES="tenant"):
         assert callers.check_identities() == []
 
 

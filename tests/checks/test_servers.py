@@ -17,26 +17,19 @@ from redis.exceptions import ClusterDownError
 
 from django_ratelimiter import checks
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.checks import servers
+from django_ratelimiter.checks import project
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import stopped, until
 
 from .test_checks import ids
 
-ADDRESS = "redis://localhost/0"
 TIMEOUTS = {"SOCKET_TIMEOUT": 0.5, "SOCKET_CONNECT_TIMEOUT": 0.5}
-SENTINEL = {
-    "CLIENT_CLASS": "django_redis.client.SentinelClient",
-    "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
-    "SENTINELS": [("localhost", 26379)],
-}
-CLUSTER = {"CONNECTION_FACTORY": "django_ratelimiter.redis_cluster.ConnectionFactory"}
 
 Servers = Callable[..., RedisServer]
 
 
-def entry(address: Any = ADDRESS, /, **options: Any) -> dict[str, Any]:
+def entry(address: Any = "redis://localhost/0", /, **options: Any) -> dict[str, Any]:
     """An entry of CACHES on django-redis."""
     return {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address, "OPTIONS": options}
 
@@ -48,56 +41,10 @@ def two(own: dict[str, Any], other: dict[str, Any], **limiter: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "names"),
-    [
-        (entry(**TIMEOUTS), entry(), "CONNECT_TIMEOUT, SOCKET_TIMEOUT"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, PASSWORD="secret"), "password"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_KWARGS={"max_connections": 2}), "max_connections"),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, CONNECTION_POOL_CLASS="redis.BlockingConnectionPool"), "POOL_CLASS"),
-        (entry(f"{ADDRESS},redis://b/0", USERNAME="a"), entry(["redis://c/0", ADDRESS], USERNAME="b"), "username"),
-        (entry(**SENTINEL), entry(**SENTINEL, PASSWORD="secret"), "password"),
-        (entry(**SENTINEL), entry(), "CONNECTION_FACTORY, SENTINELS"),
-    ],
-)
-def test_another_alias_that_decides_about_our_pool(own: Any, other: Any, names: str) -> None:
-    with two(own, other):
-        (message,) = servers.check_pools()
-    assert ids([message]) == ["W014"]
-    assert "CACHES['ratelimit'] and CACHES['default']" in message.msg
-    assert "secret" not in message.msg
-    assert all(name in message.msg.lower() for name in names.lower().split(", "))
-
-
-@pytest.mark.parametrize(
-    ("own", "other"),
-    [
-        (entry(**TIMEOUTS), entry("redis://localhost/1")),
-        (entry("redis://localhost?db=0", **TIMEOUTS), entry()),
-        (entry(**TIMEOUTS), entry(CONNECTION_POOL_KWARGS={"socket_timeout": 0.5, "socket_connect_timeout": 0.5})),
-        (entry(**TIMEOUTS), entry(**TIMEOUTS, SERIALIZER="django_redis.serializers.json.JSONSerializer", PASSWORD="")),
-        (entry(f"redis://b/0,{ADDRESS}", **TIMEOUTS), entry()),
-        (entry(**TIMEOUTS), {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": ADDRESS}),
-        (entry(**CLUSTER, **TIMEOUTS), entry(**CLUSTER)),
-        (entry(**SENTINEL), entry(**SENTINEL, CONNECTION_POOL_CLASS="redis.sentinel.SentinelConnectionPool")),
-    ],
-)
-def test_no_other_alias_decides_about_our_pool(own: Any, other: Any) -> None:
-    with two(own, other):
-        assert servers.check_pools() == []
-
-
-def test_pools_matter_only_to_the_engine_on_redis() -> None:
-    with two(entry(), entry(**TIMEOUTS), ENGINE="tests.checks.test_checks.nothing"):
-        assert servers.check_pools() == []
-    with two(entry(), entry(**TIMEOUTS), CACHE_ALIAS=None):
-        assert servers.check_pools() == []
-
-
 def test_our_deadline_holds_whatever_another_alias_has_made_the_pool_with(
     redis_server: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As W014 says the pool is the other's; our own connections take no timeout and no retry from it."""
+    """django-redis has one pool for each address; our own connections take no timeout and no retry from it."""
     monkeypatch.setattr(ConnectionFactory, "_pools", {})
     server, charge = redis_server(), Charge("key", Limit(5, 86_400, "token_bucket"))
     patient = {"SOCKET_TIMEOUT": 600, "SOCKET_CONNECT_TIMEOUT": 600}
@@ -156,14 +103,14 @@ def test_a_server_that_cannot_be_asked(server: RedisServer) -> None:
 
 
 def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_ratelimiter.checks.servers.evicting", lambda _engine: pytest.fail("asked"))
+    monkeypatch.setattr("django_ratelimiter.checks.project.evicting", lambda _engine: pytest.fail("asked"))
     assert django_checks.run_checks(tags=[checks.TAG]) == []
 
 
 @pytest.mark.parametrize("limiter", [{"CACHE_ALIAS": None}, {"CACHE_ALIAS": "missing"}, {"SHARDS": -1}])
 def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
     with two(entry(), entry(), **limiter):
-        assert servers.check_eviction() == []
+        assert [*project.check_server()] == []
 
 
 # Whether the server runs our scripts
@@ -196,7 +143,7 @@ def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory", "1")
         with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9")):
-            (message,) = servers.check_scripts()
+            (message,) = [each for each in project.check_server() if "W018" in each.id]
         client.config_set("maxmemory", "0")
     assert message.id == "django_ratelimiter.W018"
     assert "memory is full" in message.msg
@@ -209,8 +156,8 @@ def test_a_cluster_that_is_down_in_part_is_reported_once(monkeypatch: pytest.Mon
     def decide(_engine: object) -> None:
         raise EngineUnavailable("the cluster is down") from ClusterDownError("CLUSTERDOWN The cluster is down")
 
-    monkeypatch.setattr(servers, "evicting", fail)
-    monkeypatch.setattr(servers, "dry_run", decide)
+    monkeypatch.setattr(project, "evicting", fail)
+    monkeypatch.setattr(project, "dry_run", decide)
     found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
     assert [message.id for message in found if "W018" in message.id] == ["django_ratelimiter.W018"]
 
@@ -220,7 +167,7 @@ def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
         assert scripts(server) == []
 
 
-def test_a_server_that_is_away_is_not_told_here(server: RedisServer) -> None:
+def test_a_server_that_is_away_is_told_once() -> None:
     away = f"redis://localhost:{free_port()}"
     with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
-        assert servers.check_scripts() == []
+        assert ids([*project.check_server()]) == ["W018"]

@@ -19,7 +19,14 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from django_ratelimiter import gateway
-from django_ratelimiter.checks.views import check_addresses, check_estimates, check_gateways, check_rates, check_views
+from django_ratelimiter.checks.views import (
+    check_addresses,
+    check_estimates,
+    check_gateways,
+    check_open_gateways,
+    check_rates,
+    check_views,
+)
 from django_ratelimiter.conf import settings
 from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.rules.routes import all_views
@@ -118,6 +125,7 @@ def test_views_whose_user_rules_are_never_met() -> None:
         ({"path_kind": "prefix", "path": "/plain/"}, {"Plain"}),
         ({"path_kind": "prefix", "path": "/api/"}, {"Plain", "Set"}),
         ({"path_kind": "prefix", "path": "/elsewhere/"}, set()),
+        ({"path_kind": "prefix", "path": "/plain/5"}, set()),
         ({"path_kind": "exact", "path": "/plain/5/"}, {"Plain"}),
         ({"path_kind": "exact", "path": "/plain/"}, set()),
         ({"path_kind": "exact", "path": "/throttled/"}, set()),
@@ -282,7 +290,7 @@ ASKED = path("gateway/", include([path("nginx/", require_safe(gateway.view())), 
 def test_gateways_that_nobody_or_everybody_may_be(trusted: Any, urls: list[Any], says: str) -> None:
     found = (path("hello/", say_hello), *urls)
     with override_settings(ROOT_URLCONF=found, RATELIMITER={"TRUSTED_PROXIES": trusted}):
-        messages = check_gateways()
+        messages = [*check_gateways(), *check_open_gateways()]
     number, _, text = says.partition(": ")
     assert ids(messages) == [number] * bool(says)
     assert not says or text in messages[0].msg

@@ -11,19 +11,13 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 
 import redis
-from redis.sentinel import Sentinel
 
-from django_ratelimiter.engine import Algorithm, Charge, EngineUnavailable, Limit
-from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
-
-T = TypeVar("T")
+from django_ratelimiter.engine import Algorithm, Charge, Limit
+from django_ratelimiter.engine.redis import RedisEngine
 
 QUOTA = 1_234
 DAY = 86_400
@@ -62,31 +56,6 @@ def far(longest: int) -> int:
     return max(range(longest * 2 // 3, longest + 1, longest // 50), key=lambda window: window - time.time() % window)
 
 
-def client_of(url: str) -> Any:
-    """A client of the server at a URL, of the cluster that the node there belongs to (cluster+redis://…), or of the
-    master that the Sentinel there names (sentinel+redis://…/NAME).
-    """
-    kind, _, address = url.rpartition("+")
-    if kind == "cluster":
-        return LazyRedisCluster(address)
-    if kind == "sentinel":
-        parts = urlsplit(address)
-        return Sentinel([(parts.hostname, parts.port)], socket_timeout=60).master_for(parts.path.strip("/"))
-    return redis.Redis.from_url(url)
-
-
-def patiently(ask: Callable[[], T]) -> T:
-    """What may be asked twice, until it is answered: on a loaded machine a Sentinel may take the master for silent."""
-    until = time.monotonic() + 120
-    while True:
-        try:
-            return ask()
-        except EngineUnavailable:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
-
-
 def set_clock(ahead: float) -> None:
     """Put the clock of this process ahead by so many seconds."""
     right, right_ns = time.time, time.time_ns
@@ -98,9 +67,9 @@ def hit(url: str, namespace: str, limit: Limit, hits: int, ahead: float) -> int:
     """What one process does; how many of its hits were admitted."""
     charge = Charge("key", limit, usage="rule|")
     set_clock(ahead)
-    with client_of(url) as client:
+    with redis.Redis.from_url(url) as client:
         engine = RedisEngine(client, namespace)
-        patiently(lambda: engine.peek([charge]))
+        engine.peek([charge])  # connects
         together.wait()
         return sum(engine.check([charge])[0].allowed for _ in range(hits))
 
@@ -112,10 +81,10 @@ def count(url: str, namespace: str, limit: Limit, processes: int, hits: int, apa
         admitted = sum(pool.starmap(hit, jobs, chunksize=1))
         pool.close()
         pool.join()
-    with client_of(url) as client:
+    with redis.Redis.from_url(url) as client:
         engine = RedisEngine(client, namespace)
-        batches = patiently(lambda: engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000)))
-        counts = [count for batch in batches for count in patiently(partial(engine.read_usage, batch))]
+        batches = engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000))
+        counts = [count for batch in batches for count in engine.read_usage(batch)]
     usage = [sum(count.allowed for count in counts), sum(count.rejected for count in counts)]
     return {"admitted": admitted, "usage": usage}
 

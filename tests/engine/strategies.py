@@ -160,9 +160,3 @@ def pause_by(random: Random, now: int, limit: Limit) -> int:
 def costs(draw: st.DrawFn, limit: Limit) -> int:
     """Costs as `cost_by` makes them."""
     return cost_by(draw(st.randoms(use_true_random=False)), limit)
-
-
-@st.composite
-def pauses(draw: st.DrawFn, now: int, limit: Limit) -> int:
-    """Pauses as `pause_by` makes them."""
-    return pause_by(draw(st.randoms(use_true_random=False)), now, limit)

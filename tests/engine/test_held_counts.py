@@ -91,13 +91,6 @@ def test_a_field_tells_labels_and_outcomes(engine: Engine) -> None:
 # UsageBuffer
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_what_is_taken_is_gone_once_it_is_counted() -> None:
     unsent = UsageBuffer()
     assert unsent.lease() is None
@@ -128,8 +121,8 @@ def test_what_failed_is_sent_again_as_it_was() -> None:
 
 
 def test_what_waits_for_its_own_shard_lets_others_pass() -> None:
-    clock = Clock()
-    unsent = UsageBuffer(clock=clock)
+    now = [0.0]
+    unsent = UsageBuffer(clock=lambda: now[0])
     unsent.add(7, "a|\nA")
     first = unsent.lease()
     assert first is not None
@@ -141,7 +134,7 @@ def test_what_waits_for_its_own_shard_lets_others_pass() -> None:
     unsent.acknowledge(second)
     assert second.entries == ((8, "a|\nA", 1),)
     assert unsent.lease() is None
-    clock.now = RESEND_SECONDS
+    now[0] = RESEND_SECONDS
     assert unsent.lease() is first
     first.shard = None
     unsent.acknowledge(first)
@@ -149,13 +142,13 @@ def test_what_waits_for_its_own_shard_lets_others_pass() -> None:
 
 
 def test_what_a_cancelled_task_has_taken_is_taken_again() -> None:
-    clock = Clock()
-    unsent = UsageBuffer(clock=clock)
+    now = [0.0]
+    unsent = UsageBuffer(clock=lambda: now[0])
     unsent.add(7, "a|\nA")
     first = unsent.lease()
-    clock.now = LEASE_SECONDS - 1
+    now[0] = LEASE_SECONDS - 1
     assert unsent.lease() is None
-    clock.now = LEASE_SECONDS
+    now[0] = LEASE_SECONDS
     assert unsent.lease() == first
 
 

@@ -175,16 +175,6 @@ def test_every_key_expires(engine: RedisEngine, redis_client: redis.Redis) -> No
     assert [key for key in keys if redis_client.ttl(key) <= 0] == []
 
 
-@pytest.mark.parametrize("engine", ["redis"], indirect=True)
-def test_a_busy_process_samples_every_request(engine: RedisEngine) -> None:
-    for _ in range(partition_notes.WEIGHED_EXACTLY // 250):
-        meet(engine, ["a"] * 250)
-    meet(engine, [*numbered(300), *["a"] * 40])
-    assert set(engine.partitions.samples(MINUTE + 1)[MINUTE]) == {
-        ("rule|free", caller) for caller in [*numbered(300), "a"] if is_sampled(caller)
-    }
-
-
 @pytest.mark.parametrize("addresses", [50_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("engine", ["redis"], indirect=True)
 def test_a_flood_from_many_addresses_fits_into_little_memory(
@@ -215,27 +205,6 @@ def test_shards_add_up(running_cluster: Cluster) -> None:
     engine.partitions.drop_top([(HOUR, "rule")])
     assert (engine.partitions.hours(), top_partitions(engine)) == (set(), {})
     client.close()
-
-
-class TestNotes:
-    """What a process tells."""
-
-    def tell(self, notes: PartitionTracker, partition: str) -> list[Any]:
-        return notes.of(Call.of([charge(partition)]))
-
-    def busy(self, clock: list[int]) -> PartitionTracker:
-        """Of a process that has weighed its calls one by one for long enough."""
-        notes = PartitionTracker(lambda: clock[0])
-        for _ in range(partition_notes.WEIGHED_EXACTLY):
-            assert self.tell(notes, "caller-2")[0].what[1] == 1
-        return notes
-
-    def test_one_call_in_sixteen_is_weighed_as_sixteen(self) -> None:
-        random.seed(7)
-        notes = self.busy([NOW_US])
-        weights = [note.what[1] for _ in range(16_000) for note in self.tell(notes, "caller-2")]
-        assert set(weights) == {WEIGHT}
-        assert 0.93 < sum(weights) / 16_000 < 1.07
 
 
 def test_both_kinds_of_top_clients_have_their_turns() -> None:

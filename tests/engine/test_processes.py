@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from django_ratelimiter.engine import Algorithm
-from tests.clusters import Cluster
 from tests.engine.hits import CASES, DAY, QUOTA, limit_of
 
 #: Calls of each of eight processes, of each of three: in all, more than the quota, and the last ones are rejected.
@@ -34,23 +33,7 @@ def test_eight_processes_admit_exactly_the_quota(redis_url: str) -> None:
     assert found == {case: {"admitted": QUOTA, "usage": [QUOTA, 8 * OF_EIGHT - QUOTA]} for case in CASES}
 
 
-def test_eight_processes_admit_exactly_the_quota_on_a_cluster(running_cluster: Cluster) -> None:
-    running_cluster.flush()
-    url = f"cluster+{running_cluster.urls[0]}"
-    [found] = outcome("hits", url, 366 * DAY, 8, OF_EIGHT, 0, "sliding_window_counter").values()
-    assert found == {"admitted": QUOTA, "usage": [QUOTA, 8 * OF_EIGHT - QUOTA]}
-
-
 def test_three_processes_whose_clocks_are_30_seconds_apart_admit_no_more(redis_url: str) -> None:
     """The window is shorter than what lies between the clocks of the first and the last."""
     found = outcome("hits", redis_url, 58, 3, OF_THREE, 30, *CASES)
     assert found == {case: {"admitted": QUOTA, "usage": [QUOTA, 3 * OF_THREE - QUOTA]} for case in CASES}
-
-
-def test_all_pass_midnight_at_once_whatever_their_clocks_show(redis_url: str) -> None:
-    """Each sends the calendar's day as its own clock has it; the server's clock decides."""
-    admitted, rejected = outcome("midnight", redis_url)
-    assert admitted[1] == QUOTA
-    assert rejected[1] > 0
-    # A busy machine may not get as far as the quota before midnight; then nobody was rejected.
-    assert admitted[0] == QUOTA if rejected[0] else 0 < admitted[0] <= QUOTA

@@ -28,15 +28,13 @@ from django.test import AsyncClient, RequestFactory, modify_settings, override_s
 from django.urls import get_resolver
 from django.utils.functional import SimpleLazyObject
 
-from django_ratelimiter import backend, headers, limiter, middleware
+from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.engine import MemoryEngine
-from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.limiter import io
 from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import Tier, TierAssignment
-from django_ratelimiter.rules import awaiting, cache, tiers
+from django_ratelimiter.rules import cache, reading, tiers
 from django_ratelimiter.rules.stored import storage
 
 from ..making import Clock, MakeRule
@@ -54,48 +52,6 @@ def sync_only(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[
 @pytest.fixture
 def get(async_client: AsyncClient) -> Any:
     return async_to_sync(async_client.get)
-
-
-class Own:
-    """An engine of the project's own, which may wait for anything."""
-
-    def __init__(self, clock: Clock) -> None:
-        memory = MemoryEngine(clock)
-        self.publish, self._check, self._release = memory.publish, memory.check, memory.release
-
-    def check(self, *args: Any, **options: Any) -> Any:
-        return self._check(*args, **options)
-
-    def release(self, verdicts: Any) -> None:
-        self._release(verdicts)
-
-
-def off_the_loop(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, failing where an event loop would wait for it."""
-
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        with pytest.raises(RuntimeError):
-            asyncio.get_running_loop()
-        return function(*args, **kwargs)
-
-    return checked
-
-
-def test_what_may_block_is_done_elsewhere(
-    async_client: AsyncClient, make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    tier = Tier.objects.create(slug="free", name="Free", default_for="authenticated")
-    make_rule("users", quota=2, tier=tier, partition_by=["user"])
-    make_rule("leases", quota=9, algorithm="concurrency", limit={"window_seconds": 60})
-    async_client.force_login(User.objects.create(username="ann"))
-    monkeypatch.setattr(backend, "_engine", Own(clock))
-    for owner, name in ((Own, "check"), (Own, "release"), (SessionStore, "load"), (storage, "load")):
-        monkeypatch.setattr(owner, name, off_the_loop(getattr(owner, name)))
-    monkeypatch.setattr(middleware, "rejection_response", off_the_loop(headers.rejection_response))
-    page = {"Accept": "text/html"}
-    answers = [async_to_sync(async_client.get)("/native/", headers=page) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert answers[0].asgi_request.ratelimit.results[1].tier.slug == "free"
 
 
 def test_nothing_blocks_the_event_loop(
@@ -242,26 +198,6 @@ def test_check_says_what_to_do_on_an_event_loop(make_rule: MakeRule, why: str) -
             async_to_sync(ask)()
 
 
-def test_connections_are_capped_and_closed_with_their_event_loop(make_rule: MakeRule, redis_client: Any) -> None:
-    """Those of threads, which make a loop's first calls, stay open for others."""
-    make_rule("all", quota=500)
-    (threads,) = [pool for pool in backend.get_engine().server_of(0).pools if isinstance(pool, ConnectionPool)]  # type: ignore[attr-defined]
-
-    def others() -> int:
-        return int(redis_client.info("clients")["connected_clients"]) - len(threads.idle)
-
-    before = others()
-    seen = []
-
-    async def decide_all() -> None:
-        await asyncio.gather(*(limiter.acheck(RequestFactory().get("/")) for _ in range(300)))
-        seen.append(others())
-
-    async_to_sync(decide_all)()
-    assert before < seen[0] <= before + 64 + 2
-    assert others() <= before + 2
-
-
 def test_a_page_of_the_projects_may_ask_for_the_user(
     get: Any, async_client: AsyncClient, make_rule: MakeRule, tmp_path: Any, settings: Any
 ) -> None:
@@ -327,7 +263,7 @@ def test_event_loops_that_have_ended_leave_no_lock_behind() -> None:
 
     for _ in range(3):
         asyncio.run(together())
-    assert len(awaiting._locks) == 1
+    assert len(reading._locks) == 1
 
 
 def wrapped(get_response: Any) -> Any:

@@ -152,23 +152,6 @@ def test_what_is_no_key_is_an_error_at_once(key: Any) -> None:
         ratelimit(key=key, rate="1/m")
 
 
-@pytest.mark.parametrize(
-    ("settings", "meta", "same"),
-    [
-        ({}, {"REMOTE_ADDR": "10.1.0.1"}, False),
-        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.1.0.1"}, True),
-        ({"RATELIMIT_IPV4_MASK": 16}, {"REMOTE_ADDR": "10.2.0.1"}, False),
-        ({"RATELIMIT_IP_META_KEY": "HTTP_X_REAL"}, {"HTTP_X_REAL": "8.8.8.8"}, False),
-        ({"RATELIMIT_IP_META_KEY": "SERVER_NAME"}, {"REMOTE_ADDR": "10.1.0.1"}, False),
-        ({"RATELIMIT_IP_META_KEY": lambda request: "8.8.8.8"}, {"REMOTE_ADDR": "10.1.0.1"}, True),
-    ],
-)
-def test_settings_for_addresses(settings: dict[str, Any], meta: dict[str, str], same: bool) -> None:
-    with override_settings(**settings):
-        first = {"REMOTE_ADDR": "10.1.1.1", "HTTP_X_REAL": "8.8.4.4"}
-        assert limited(noting(), factory.get("/", **first), factory.get("/", **(first | meta))) == [False, same]
-
-
 RATES = {
     "100/s": (100, 1),
     "100/10s": (100, 10),

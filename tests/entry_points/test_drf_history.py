@@ -10,7 +10,7 @@ import rest_framework.throttling
 from django.contrib.auth.models import User
 from django.core.cache import cache as django_cache
 from django.core.exceptions import ImproperlyConfigured
-from django.test import Client, override_settings
+from django.test import override_settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.test import force_authenticate
@@ -23,7 +23,7 @@ from django_ratelimiter.rules import inline
 from django_ratelimiter.throttling import AnonRateThrottle, ScopedRateThrottle, SimpleRateThrottle, UserRateThrottle
 
 from ..making import Clock
-from .drf_views import View, factory, gets, rated, rates, statuses, view_of
+from .drf_views import View, factory, rated, rates, statuses, view_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.drf_views")]
 
@@ -242,12 +242,6 @@ def test_a_device_has_its_own_counter_and_a_token_that_of_its_user(throttle: typ
 
     assert [ask(device), ask(User(pk=5)), ask(device), ask(device)] == [200, 200, 200, 429]
     assert [ask(token_user({"user_id": 5})), ask(User(pk=5))] == [200, 429]
-
-
-@rates
-def test_a_scope_has_the_rate_of_its_name_and_a_view_without_one_has_no_limit(client: Client) -> None:
-    assert gets(client, "/export/", 4) == [200, 200, 200, 429]
-    assert gets(client, "/unscoped/", 9) == [200] * 9
 
 
 @pytest.mark.usefixtures("clock")

@@ -259,17 +259,6 @@ def posted(client: Client, times: int, path: str = "/plain/", **sent: Any) -> li
     return [client.post(path, **sent).status_code for _ in range(times)]
 
 
-@pytest.mark.parametrize(("missing", "told"), [("skip", [200] * 3), ("deny", [429] * 3), ("ip", [200, 200, 429])])
-def test_clients_without_the_header_share_nothing_with_those_who_have_it(
-    client: Client, make_rule: MakeRule, missing: str, told: list[int]
-) -> None:
-    make_rule("devices", quota=2, partition_by=["header:X-Device"], missing_partition=missing)
-    assert posted(client, 3, headers={"X-Device": "127.0.0.1"}) == [200, 200, 429]
-    assert posted(client, 3, headers={"X-Device": "ip:127.0.0.1"}) == [200, 200, 429]
-    assert posted(client, 3) == told
-    assert posted(client, 1, REMOTE_ADDR="192.0.2.7") == told[:1]
-
-
 def test_parts_of_the_path_and_ones_own_identities_split_counters(client: Client, make_rule: MakeRule) -> None:
     with override_settings(RATELIMITER=OWN):
         make_rule("items", quota=1, partition_by=["path:pk", "tenant"])

@@ -38,7 +38,6 @@ def test_code_that_may_ask_for_a_scope_makes_its_rules_not_known(
     assert (code, said in text) == ((2, False) if way in views.SEEN else (1, True))
     assert ("4 requests" in text) is (way in views.SEEN)
     assert plan(lines, "--accept", "pages", rules=rule(scope="search"), bound="1%")[0] == 2
-    assert plan(lines, bound="1%")[0] == 2  # a rule without a scope
 
 
 def test_middleware_that_asks_in_code_is_named(settings: Any) -> None:

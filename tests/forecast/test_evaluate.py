@@ -1,10 +1,8 @@
-"""What one rule rejects of a caller's requests: compared with an independent simulator, and with the engine."""
+"""What one rule rejects of requests that are known as counts: compared with the engine."""
 
 from __future__ import annotations
 
-from fractions import Fraction
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -12,39 +10,8 @@ from django_ratelimiter.engine import Algorithm, Charge, Limit, MemoryEngine
 from django_ratelimiter.forecast.evaluate import Evaluator, Kind, Requests
 from django_ratelimiter.testing.override import build_record
 
-from .simulator import rejected
-
 START_US = 1_795_168_800_000_000
 ONE = (Kind(),)
-
-
-def requests_of(random: Random, number: int = 300, step_us: int = 1_000_000) -> Requests:
-    """Crowds and breaks; some requests have the same time."""
-    times, at = [], START_US + random.randrange(60) * step_us
-    for _ in range(number):
-        at += random.choice((0, 0, 1, 1, 2, 7, 40)) * step_us
-        times.append(at)
-    return Requests(times, ONE, durations=[random.choice((0, 400_000, 9_000_000, 70_000_000)) for _ in times])
-
-
-@pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("window", [30, 60, 420])
-def test_each_algorithm_rejects_what_a_simulator_rejects(algorithm: Algorithm, window: int) -> None:
-    random = Random(f"{algorithm} {window}")
-    burst = 7 if algorithm.traits.resets_at_end is False and "burst" in algorithm.traits.options else 0
-    limit: dict[str, Any] = {"algorithm": algorithm, "quota": 4, "window_seconds": window}
-    limit |= {"burst": burst} if burst else {}
-    limit |= {"max_delay_ms": 20_000} if algorithm == "leaky_bucket" else {}
-    evaluator = Evaluator(build_record({"slug": "one", "partition_by": ["ip"], "limits": [limit]}), 1)
-    for step_us in (1_000_000, 333_333):
-        requests = requests_of(random, step_us=step_us)
-        sent = [
-            (Fraction(at, 1_000_000), Fraction(at + duration, 1_000_000))
-            for at, duration in zip(requests.times, requests.durations, strict=True)
-        ]
-        wanted = rejected(algorithm, 4, Fraction(window), sent, burst, 20)
-        assert [*evaluator.rejected(requests)] == wanted
-        assert 0 < len(wanted) < 300
 
 
 @pytest.mark.parametrize("algorithm", [each for each in Algorithm if not each.traits.holds_leases])

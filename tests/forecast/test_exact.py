@@ -1,14 +1,13 @@
-"""`replay` on logs in each format: what each rule rejects, caller by caller, is what a simulator rejects."""
+"""`replay` on logs in each format: what each rule rejects, caller by caller, is what the reference rejects."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
-from fractions import Fraction
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -16,15 +15,15 @@ from typing import Any, NamedTuple
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_ratelimiter.engine import Algorithm
-
-from .simulator import rejected
+from django_ratelimiter.engine import Algorithm, Charge, Limit
+from tests.reference import Reference
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
 START_US = 1_795_168_800_000_000
 OWN = r"(?P<time>\S+) took (?P<duration_ms>\S+): (?P<address>\S+) (?P<request>\S+ \S+) (?P<status>\d+)"
 TIMELESS = ("common", "combined")
+BURSTS, BURST = ("token_bucket", "gcra"), 3
 
 
 class Sent(NamedTuple):
@@ -59,10 +58,23 @@ def line(name: str, sent: Sent) -> str:
 
 def rule(algorithm: str, window: int) -> str:
     more = ", max_delay_ms: 3000" if algorithm == "leaky_bucket" else ""
+    more += f", burst: {BURST}" if algorithm in BURSTS else ""
     return (
         f"  {algorithm.replace('_', '-')}:\n    mode: enforce\n    partition_by: [ip]\n"
         f"    limits: [{{algorithm: {algorithm}, quota: 5, window_seconds: {window}{more}}}]\n"
     )
+
+
+def rejected(algorithm: Algorithm, window: int, requests: Iterable[tuple[int, int]]) -> int:
+    """How many requests of a caller are rejected, each of which has a start and an end in microseconds."""
+    limit = Limit(5, window, algorithm, burst=BURST if algorithm in BURSTS else None)
+    charge = Charge("caller", limit, max_delay=3.0 if algorithm == "leaky_bucket" else None)
+    reference, answers = Reference(), []
+    for at, end in sorted(requests):
+        reference.release(answer for until, answer in answers if until <= at)
+        [answer] = reference.check([charge], at)
+        answers.append((end, answer))
+    return sum(not answer.allowed for _end, answer in answers)
 
 
 @pytest.fixture
@@ -73,18 +85,9 @@ def forecast(tmp_path: Path, settings: Any) -> Any:
         (tmp_path / "rules.yaml").write_text(f"rules:\n{rules}")
         (tmp_path / "log").write_text("".join(f"{each}\n" for each in lines))
         out = io.StringIO()
-        words = [
-            str(tmp_path / "log"),
-            "--rules",
-            str(tmp_path / "rules.yaml"),
-            "--json",
-            "--no-progress",
-            "--top",
-            "99",
-            *options,
-        ]
+        words = [str(tmp_path / "log"), "--rules", str(tmp_path / "rules.yaml"), "--json", "--no-progress"]
         with suppress(CommandError):  # some rules are not known
-            call_command("ratelimit", "replay", *words, stdout=out)
+            call_command("ratelimit", "replay", *words, "--top", "99", *options, stdout=out)
         return json.loads(out.getvalue())["rules"]  # type: ignore[no-any-return]
 
     return go
@@ -92,7 +95,7 @@ def forecast(tmp_path: Path, settings: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["common", "combined", "json", "own"])
 @pytest.mark.parametrize("window", [5, 30, 90])
-def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: str, window: int) -> None:
+def test_each_algorithm_rejects_what_the_reference_rejects(forecast: Any, name: str, window: int) -> None:
     sent = sorted(traffic(1_500), key=lambda each: each.at_us + each.took_us)  # as servers write
     rules = "".join(rule(algorithm, window) for algorithm in Algorithm)
     found = forecast([line(name, each) for each in sent], rules, "--format", OWN if name == "own" else name)
@@ -100,7 +103,7 @@ def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: st
     for each in sent:
         end = each.at_us + each.took_us
         at = end // 1_000_000 * 1_000_000 if name in TIMELESS else each.at_us
-        by_caller[each.address].append((Fraction(at, 1_000_000), Fraction(end, 1_000_000)))
+        by_caller[each.address].append((at, end))
     for algorithm in Algorithm:
         figures = found[algorithm.replace("_", "-")]
         kinds = {each["kind"] for each in figures["blind"]}
@@ -109,10 +112,7 @@ def test_each_algorithm_rejects_what_a_simulator_rejects(forecast: Any, name: st
         assert (kinds, figures["is_known"]) == (wanted, not wanted)
         if wanted:
             continue
-        each = [
-            len(rejected(algorithm, 5, Fraction(window), sorted(requests, key=lambda pair: pair[0]), max_delay=3))
-            for requests in by_caller.values()
-        ]
+        each = [rejected(algorithm, window, requests) for requests in by_caller.values()]
         total = {"low": sum(each), "about": sum(each), "high": sum(each)}
         assert figures["after"]["requests"] == figures["newly"]["requests"] == total
         assert figures["after"]["callers"]["about"] == sum(map(bool, each)) > 0

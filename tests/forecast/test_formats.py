@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import CommandError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.forecast.logs.formats import UNREADABLE, AccessLogLine, Wanted, WrongFormat, find_format
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.times import TimeReader
-from django_ratelimiter.management.traffic import WrongOption, read_fields
+from django_ratelimiter.management.traffic import read_fields
 
 AT = 1_795_370_400_000_000  # 2026-11-22 18:00:00 UTC
 
@@ -201,9 +202,17 @@ def test_a_field_of_a_field_can_be_an_identity() -> None:
     assert found.parse(text, 0).more == ("acme", "")
 
 
+def test_a_misspelt_field_is_named() -> None:
+    line = '{"time": 1, "request": "GET /a HTTP/1.1", "remote_user": "ann"}'
+    with pytest.raises(
+        WrongFormat, match=r"None of the first lines has the field 'usr'. The fields are: time, request, remote_user."
+    ):
+        find_format(Wanted(fields={"user": "usr"}), [line], TimeReader(UTC))
+
+
 @pytest.mark.parametrize("given", ["path", "path=", "colour=x", "=x"])
 def test_a_wrong_mapping_is_named(given: str) -> None:
-    with pytest.raises(WrongOption, match="write ROLE=FIELD"):
+    with pytest.raises(CommandError, match="write ROLE=FIELD"):
         read_fields([given])
 
 

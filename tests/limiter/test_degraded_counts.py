@@ -71,6 +71,8 @@ def test_by_policy(make_rule: MakeRule, policy: str, mode: str, counts: tuple[in
     make_rule("all", quota=4, failure_policy=policy, mode=mode)
     ask(5)
     assert counted() == {"all": counts}
+    decision = limiter.check(RequestFactory().get("/"))
+    assert (decision.degraded, decision.unavailable) == (True, (policy, mode) == ("closed", "enforce"))
 
 
 @pytest.mark.usefixtures("_outage")

@@ -366,13 +366,6 @@ class TestQuotas:
         client.get("/plain/")
         assert [named["percent"] for named in sent] == [100]
 
-    def test_each_partition_has_its_own(self, client: Client, ratelimit_rules: RulesInForce, received: Receive) -> None:
-        ratelimit_rules({**ONCE, "partition_by": ["ip"]})
-        sent = received(signals.quota_reached)
-        for address in ("203.0.113.1", "203.0.113.2", "203.0.113.1"):
-            client.get("/plain/", REMOTE_ADDR=address)
-        assert [named["percent"] for named in sent] == [100, 100]
-
     def test_of_shadow_rules_are_not_told_of(
         self, client: Client, ratelimit_rules: RulesInForce, received: Receive
     ) -> None:

@@ -224,13 +224,6 @@ def test_a_lease_ends_that_a_thread_takes_after_the_task_was_cancelled(
     assert leasing.held() == fails
 
 
-def test_rejected_requests_hold_no_lease(get: Any, make_rule: MakeRule, leasing: Watched) -> None:
-    make_rule("tight", quota=1)
-    assert [get("/plain/").status_code for _ in range(3)] == [200, 429, 429]
-    assert leasing.released == [1]
-    assert leasing.held() == 0
-
-
 def test_what_the_second_stage_rejects_holds_no_lease_of_the_first(
     get: Any, make_rule: MakeRule, leasing: Watched
 ) -> None:

@@ -142,22 +142,6 @@ class Broken:
     peek = refund = release = publish = check
 
 
-@pytest.mark.parametrize(
-    ("policy", "allowed", "unavailable"),
-    [("local", [True, True, False], False), ("open", [True] * 3, False), ("closed", [False] * 3, True)],
-)
-def test_without_the_engine_each_rule_follows_its_policy(
-    make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch, policy: str, allowed: list[bool], unavailable: bool
-) -> None:
-    make_rule(f"all-{policy}", quota=4, failure_policy=policy)
-    cache.current_rules()
-    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
-    decisions = [limiter.check(ask()) for _ in range(3)]
-    assert [decision.allowed for decision in decisions] == allowed
-    assert all(decision.degraded for decision in decisions)
-    assert decisions[0].unavailable is unavailable
-
-
 def test_a_closed_rule_keeps_a_local_one_from_spending(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("counted-here", quota=2, failure_policy="local")
     closed = make_rule("guarded", failure_policy="closed")

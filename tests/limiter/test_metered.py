@@ -52,18 +52,9 @@ def spend(either: Any) -> Callable[..., Any]:
 @pytest.mark.once
 @pytest.mark.parametrize("algorithm", SPENDING)
 @pytest.mark.parametrize(("cost", "left"), [(0, 10), (1, 9), (4, 6), (10, 0), (99, 0)])
-@pytest.mark.parametrize("on_redis", [True, False])
 def test_the_cost_at_the_end_is_what_is_spent(
-    spend: Callable[..., Any],
-    make_rule: MakeRule,
-    request: pytest.FixtureRequest,
-    algorithm: Algorithm,
-    cost: int,
-    left: int,
-    on_redis: bool,
+    spend: Callable[..., Any], make_rule: MakeRule, algorithm: Algorithm, cost: int, left: int
 ) -> None:
-    if not on_redis:
-        request.getfixturevalue("clock")
     limit = {"max_delay_ms": 86_400_000} if algorithm == Algorithm.LEAKY_BUCKET else {}
     make_rule("rows", quota=10, algorithm=algorithm, limit=limit)
     charge = spend(cost, ask())
@@ -101,17 +92,13 @@ class Crowded:
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("on_redis", [True, False])
 def test_request_during_settling_gets_only_what_is_refunded(
     spend: Callable[..., Any],
     make_rule: MakeRule,
-    request: pytest.FixtureRequest,
+    clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
     algorithm: Algorithm,
-    on_redis: bool,
 ) -> None:
-    if not on_redis:
-        request.getfixturevalue("clock")
     limit = {"max_delay_ms": 86_400_000} if algorithm == Algorithm.LEAKY_BUCKET else {}
     make_rule("rows", quota=100, algorithm=algorithm, limit=limit)
     crowded = Crowded(get_engine())

@@ -19,12 +19,7 @@ from django.db import connection
 from django.db.models import CharField, Model
 
 import django_ratelimiter
-from django_ratelimiter.models import (
-    Rule,
-    RuleLimit,
-    Tier,
-    TierAssignment,
-)
+from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 
 pytestmark = pytest.mark.django_db
 
@@ -48,14 +43,16 @@ class TestFixtures:
             TierAssignment.objects.create(tier=tier, **subject)
             TierAssignment.objects.create(tier=tier, starts_at=FRIDAY, multiplier=2, **subject)
         TierAssignment.objects.create(user=user, ends_at=FRIDAY, multiplier=3)  # of no tier
-        rows = [*Tier.objects.all(), *Rule.objects.all(), *RuleLimit.objects.all(), *TierAssignment.objects.all()]
+        AccessEntry.objects.create(kind="ip", value="192.0.2.7", reason="noisy")
+        models = (Tier, Rule, RuleLimit, TierAssignment, AccessEntry)
+        rows = [row for model in models for row in model.objects.all()]
         text = serializers.serialize("json", rows, use_natural_foreign_keys=True, use_natural_primary_keys=True)
         assert '"pk"' not in text
         (tmp_path / "rules.json").write_text(text, encoding="utf-8")
 
         call_command("loaddata", tmp_path / "rules.json", verbosity=0)  # onto itself: updates, adds nothing
-        counts = [model.objects.count() for model in (Tier, Rule, RuleLimit, TierAssignment)]
-        assert counts == [2, 1, 5, 9]
+        assert [model.objects.count() for model in models] == [2, 1, 5, 9, 1]
+        assert AccessEntry.objects.get().reason == "noisy"
 
         Tier.objects.all().delete()
         Rule.objects.all().delete()

@@ -9,7 +9,7 @@ import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.models import options as options_of
+from django_ratelimiter.models.limits import COLUMNS, NOT_GIVEN
 from django_ratelimiter.rules import records
 from django_ratelimiter.rules.records import FAILURE_POLICIES
 
@@ -124,11 +124,6 @@ class TestRule:
 
 
 class TestLimit:
-    def test_builds_the_engines_limit(self, rule: Rule) -> None:
-        row = RuleLimit(rule=rule, algorithm="token_bucket", quota=10, window_seconds=Decimal("0.5"), burst=20)
-        assert row.to_limit() == Limit(10, Decimal("0.5"), "token_bucket", burst=20)
-        assert RuleLimit(rule=rule, unlimited=True).to_limit() is None
-
     @pytest.mark.parametrize(
         ("values", "limit"),
         [
@@ -155,9 +150,9 @@ class TestLimit:
     def test_every_option_of_the_engine_has_a_column(self) -> None:
         fields = {field.name for field in Limit.__dataclass_fields__.values()} - {"algorithm"}
         options = fields.union(*(algorithm.options for algorithm in Algorithm))
-        columns = {options_of.COLUMNS.get(option, option) for option in options - {"anchor_time"}}  # of callers only
-        assert columns == set(options_of.NOT_GIVEN)
-        for column, absent in options_of.NOT_GIVEN.items():
+        columns = {COLUMNS.get(option, option) for option in options - {"anchor_time"}}  # of callers only
+        assert columns == set(NOT_GIVEN)
+        for column, absent in NOT_GIVEN.items():
             assert RuleLimit._meta.get_field(column).get_default() == absent
 
     def test_utc_has_one_name(self, rule: Rule) -> None:

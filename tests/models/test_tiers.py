@@ -5,15 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from django.apps import apps
 from django.contrib.auth.models import Group, User
-from django.core import serializers
-from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
 from django_ratelimiter.models import (
@@ -225,11 +222,3 @@ def test_an_access_entry_names_whom_it_is_about_but_never_the_whole_hash() -> No
     assert str(AccessEntry(kind="ip", value="192.0.2.7")) == "deny 192.0.2.7"
     assert str(AccessEntry(kind="user", value="7", action="allow")) == "allow user 7"
     assert str(AccessEntry(kind="api_key", value=HASH)) == "deny API key abababab…"
-
-
-def test_natural_keys_carry_all_of_an_access_entry(tmp_path: Path) -> None:
-    AccessEntry.objects.create(kind="ip", value="192.0.2.7", reason="noisy")
-    text = serializers.serialize("json", AccessEntry.objects.all(), use_natural_primary_keys=True)
-    (tmp_path / "entries.json").write_text(text, encoding="utf-8")
-    call_command("loaddata", tmp_path / "entries.json", verbosity=0)
-    assert AccessEntry.objects.get().reason == "noisy"

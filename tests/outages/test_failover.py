@@ -93,8 +93,9 @@ def path_of(label: str) -> str:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("dies", [ServerWith.kill, ServerWith.hang], ids=["killed", "hung"])
-@pytest.mark.parametrize("servers", ["cluster", "sentinel"], indirect=True)
+@pytest.mark.parametrize(
+    ("servers", "dies"), [("cluster", ServerWith.kill), ("sentinel", ServerWith.hang)], indirect=["servers"]
+)
 def test_a_master_dies(servers: Cluster | Watched, dies: Callable[[ServerWith], None]) -> None:
     with in_threads() as threads, on_an_event_loop() as loop:
         both = threads, loop

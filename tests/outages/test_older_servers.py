@@ -6,10 +6,8 @@ The process knows version N, and so does what the server comes back with; N + 1 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,15 +15,15 @@ import redis
 from django.db import connection as database
 from django.test import RequestFactory
 from django.test.utils import CaptureQueriesContext, override_settings
+from redis.sentinel import Sentinel
 
 from django_ratelimiter import limiter
-from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import versions
 from example_project.redis_server import HOST
-from tests.clusters import BACKEND, Cluster, ServerWith, Watched, until
-from tests.engine.hits import client_of
+from tests.clusters import BACKEND, ServerWith, Watched, until
 
 from .conftest import MakeRule
 
@@ -41,42 +39,15 @@ class SetUp(NamedTuple):
     lose: Callable[[], object]
 
 
-def one_server(stack: ExitStack, append: str) -> SetUp:
-    server = stack.enter_context(ServerWith(appendonly=append, appendfsync="everysec", save=""))
-    assert server._folder
-    folder, kept = Path(server._folder.name), Path(server._folder.name, "kept")
-
-    def files() -> list[Path]:
-        return [each for each in folder.iterdir() if each.name in ("dump.rdb", "appendonlydir")]
-
-    def keep() -> None:
-        if append == "no":
-            server.ask("SAVE")
-        kept.mkdir()
-        for each in files():
-            copy(each, kept / each.name)
+def restored_dump(stack: ExitStack) -> SetUp:
+    server = stack.enter_context(ServerWith(save=""))
 
     def lose() -> None:
         server.kill()
-        for each in files():
-            remove(each)
-        for each in kept.iterdir():
-            copy(each, folder / each.name)
         server.start()
 
     other = RedisEngine(stack.enter_context(redis.Redis.from_url(server.url)))
-    return SetUp({"BACKEND": BACKEND, "LOCATION": server.url}, other, keep, lose)
-
-
-def copy(source: Path, target: Path) -> None:
-    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-
-
-def remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    return SetUp({"BACKEND": BACKEND, "LOCATION": server.url}, other, lambda: server.ask("SAVE"), lose)
 
 
 def cut_off(master: ServerWith, replica: ServerWith) -> None:
@@ -85,14 +56,6 @@ def cut_off(master: ServerWith, replica: ServerWith) -> None:
     replica.ask("CONFIG", "SET", "masterauth", "wrong")
     master.ask("CLIENT", "KILL", "TYPE", "replica")
     until(lambda: replica.ask("ROLE")[3] != b"connected", "the replica is cut off")
-
-
-def restored_dump(stack: ExitStack) -> SetUp:
-    return one_server(stack, "no")
-
-
-def lost_the_end_of_its_log(stack: ExitStack) -> SetUp:
-    return one_server(stack, "yes")
 
 
 def failed_over_by_sentinel(stack: ExitStack) -> SetUp:
@@ -107,42 +70,15 @@ def failed_over_by_sentinel(stack: ExitStack) -> SetUp:
         master.kill()
         until(lambda: watched.settled is replica, "the replica has taken over")
 
-    url = f"sentinel+redis://{HOST}:{watched.sentinels[0].port}/{watched.name}"
-    other = RedisEngine(stack.enter_context(client_of(url)))
-    return SetUp(watched.alias(), other, keep, lose)
-
-
-def taken_over_in_a_cluster(stack: ExitStack) -> SetUp:
-    cluster = stack.enter_context(Cluster())
-    masters, replicas = cluster.servers[:3], cluster.servers[3:]
-    lagging: list[ServerWith] = []
-
-    def keep() -> None:
-        (number,) = (place for place, master in enumerate(masters) if master.ask("KEYS", "*:items-1:*"))
-        until(lambda: has_all_of(masters[number], replicas[number]), "the replica has all")
-        cut_off(masters[number], replicas[number])
-        lagging.append(replicas[number])
-
-    def lose() -> None:
-        (replica,) = lagging
-        replica.ask("CLUSTER", "FAILOVER", "TAKEOVER")
-        key = replica.ask("KEYS", "*:items-1:*")[0]
-        for server in cluster.servers:  # whoever is asked
-            until(lambda server=server: cluster.owner(key, server) is replica, "all have heard of it")
-
-    client = LazyRedisCluster(cluster.urls[0])
-    stack.callback(client.close)
-    return SetUp(cluster.alias(), RedisEngine(client), keep, lose)
+    client = Sentinel([(HOST, watched.sentinels[0].port)], socket_timeout=60).master_for(watched.name)
+    return SetUp(watched.alias(), RedisEngine(stack.enter_context(client)), keep, lose)
 
 
 def has_all_of(master: ServerWith, replica: ServerWith) -> bool:
     return bool(master.ask("ROLE")[1] == replica.ask("ROLE")[4])
 
 
-@pytest.fixture(
-    params=[restored_dump, lost_the_end_of_its_log, failed_over_by_sentinel, taken_over_in_a_cluster],
-    ids=lambda made: made.__name__,
-)
+@pytest.fixture(params=[restored_dump, failed_over_by_sentinel], ids=lambda made: made.__name__)
 def set_up(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
     monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """The own tests of REST framework's throttles and of django-ratelimit, run with ours: only their imports are changed.
 
-Each runs on both engines, and each of its tests begins without counts.
+Those of the framework run in memory, the others on Redis, and each of them begins without counts.
 """
 
 from __future__ import annotations
@@ -35,29 +35,21 @@ RATELIMIT_DIFFERS = {
     "test_no_key",
 }
 
-ENGINES = {
-    "redis": """
+ON_REDIS = """
 CACHES = {"default": CACHES["ratelimit"]}  # what these tests empty is where we count
 CACHES["default"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 60, "SOCKET_TIMEOUT": 60}
 RATELIMITER = {"CACHE_ALIAS": "default", "CLOCK": "client", "DEADLINE_MS": 60_000}
-""",
-    "memory": """
+"""
+
+IN_MEMORY = """
 CACHES = {"default": CACHES["default"]}
 RATELIMITER = {}
-""",
-}
+"""
 
 DRF_SETTINGS = """
 from tests.settings import *
 
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-"""
-
-DRF_THROTTLES = """
-REST_FRAMEWORK = {
-    "DEFAULT_THROTTLE_CLASSES": ["django_ratelimiter.throttling.UserRateThrottle"],
-    "DEFAULT_THROTTLE_RATES": {"user": "1000/day"},
-}
 """
 
 #: Without our app: its tables are not needed for rates in code.
@@ -135,38 +127,21 @@ def failed(found: dict[str, bool]) -> set[str]:
     return {name for name, has_failed in found.items() if has_failed}
 
 
-def source_of_drf(file: str, folder: Path) -> str:
-    """Return one of its files."""
-    member = source("djangorestframework", folder).extractfile(
-        f"djangorestframework-{rest_framework.VERSION}/tests/{file}"
-    )
+@pytest.mark.once
+def test_but_for_two_of_them_they_pass(tmp_path: Path) -> None:
+    name = f"djangorestframework-{rest_framework.VERSION}/tests/test_throttling.py"
+    member = source("djangorestframework", tmp_path).extractfile(name)
     assert member is not None
-    return member.read().decode()
-
-
-@pytest.mark.once
-def test_requests_with_a_stand_in_for_their_match_pass_our_throttles(tmp_path: Path) -> None:
-    theirs = source_of_drf("test_versioning.py", tmp_path)
-    assert theirs.count("request.resolver_match = FakeResolverMatch") >= 3
-    found = outcomes(tmp_path, theirs, DRF_SETTINGS + ENGINES["memory"] + DRF_THROTTLES)
-    assert len(found) >= 25
-    assert failed(found) == set()
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("counting", ENGINES)
-def test_but_for_two_of_them_they_pass(tmp_path: Path, counting: str) -> None:
-    theirs = source_of_drf("test_throttling.py", tmp_path)
+    theirs = member.read().decode()
     assert theirs.count("from rest_framework.throttling import") == 1
     ours = theirs.replace("from rest_framework.throttling import", "from django_ratelimiter.throttling import")
-    found = outcomes(tmp_path, ours, DRF_SETTINGS + ENGINES[counting])
+    found = outcomes(tmp_path, ours, DRF_SETTINGS + IN_MEMORY)
     assert len(found) >= 29
     assert failed(found) == DRF_DIFFERS
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("counting", ENGINES)
-def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Path, counting: str) -> None:
+def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Path) -> None:
     archive = source("django-ratelimit", tmp_path)
     [path] = [name for name in archive.getnames() if name.endswith("/django_ratelimit/tests.py")]
     member = archive.extractfile(path)
@@ -174,7 +149,7 @@ def test_those_of_django_ratelimit_pass_but_for_what_the_docs_name(tmp_path: Pat
     theirs = member.read().decode()
     ours = theirs.replace("django_ratelimit.tests", "test_theirs")
     ours = re.sub(r"\bdjango_ratelimit\b", "django_ratelimiter", ours)
-    found = outcomes(tmp_path, ours, RATELIMIT_SETTINGS + ENGINES[counting])
+    found = outcomes(tmp_path, ours, RATELIMIT_SETTINGS + ON_REDIS)
     assert len(found) >= 50
     assert failed(found) == RATELIMIT_DIFFERS
 

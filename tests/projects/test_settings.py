@@ -16,7 +16,6 @@ from tests import settings as ours
 from tests.databases import postgres_url
 
 PROJECTS: dict[str, dict[str, Any]] = {
-    "naive": {"USE_TZ": False, "TIME_ZONE": "America/New_York", "DATABASE": {"ATOMIC_REQUESTS": True, "OPTIONS": {}}},
     "german people": {
         "LANGUAGE_CODE": "de",
         "USE_THOUSAND_SEPARATOR": True,
@@ -24,7 +23,10 @@ PROJECTS: dict[str, dict[str, Any]] = {
         "AUTH_USER_MODEL": "people.Person",
         "INSTALLED_APPS": [*ours.INSTALLED_APPS, "tests.projects.people"],
     },
-    "untranslated": {
+    "naive and untranslated": {
+        "USE_TZ": False,
+        "TIME_ZONE": "America/New_York",
+        "DATABASE": {"ATOMIC_REQUESTS": True, "OPTIONS": {}},
         "USE_I18N": False,
         "LANGUAGE_CODE": "de",
         "DEFAULT_AUTO_FIELD": "django.db.models.AutoField",

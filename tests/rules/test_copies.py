@@ -23,7 +23,7 @@ from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import EngineUnavailable, MemoryEngine, StaleRules
 from django_ratelimiter.models import AccessEntry, RuleSetState, Tier, TierAssignment
 from django_ratelimiter.rules import cache, reading, tiers
-from django_ratelimiter.rules.stored import access_cache, copies, storage, versions
+from django_ratelimiter.rules.stored import published, storage, versions
 from django_ratelimiter.usage.collector.collect import collect
 
 from ..limiter.test_limiter import Broken
@@ -42,9 +42,9 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def begin() -> None:
         monkeypatch.setattr(cache, "_state", vars(cache)["_State"]())
         monkeypatch.setattr(cache, "copying", reading.Turns())
-        monkeypatch.setattr(copies, "_latest", None)
-        monkeypatch.setattr(copies, "_entries_at", float("-inf"))
-        access_cache.forget()
+        monkeypatch.setattr(published, "_latest", None)
+        monkeypatch.setattr(published, "_entries_at", float("-inf"))
+        storage.forget_entries()
         tiers.forget()
 
     monkeypatch.setattr(reading, "PATIENCE", 60.0)
@@ -95,7 +95,7 @@ class TestProcessWithoutDatabase:
             assert denied
             assert (denied.pk, denied.reason) == (entry.pk, "")
             assert ask(REMOTE_ADDR="192.0.2.2").access is None
-        assert "sold" not in str(signing.loads(redis_client.get(KEY).decode(), salt=copies.FORMAT))  # type: ignore[union-attr]
+        assert "sold" not in str(signing.loads(redis_client.get(KEY).decode(), salt=published.FORMAT))  # type: ignore[union-attr]
 
     def test_gives_the_default_tier_and_marks_it(self, begin_away: Begin) -> None:
         """Assignments are not in the copy."""
@@ -137,7 +137,7 @@ class TestProcessWithoutDatabase:
 
     @pytest.mark.parametrize(
         "text",
-        ["", "x", signing.dumps([1], salt=copies.FORMAT), signing.dumps([1, 2, {}, []])],
+        ["", "x", signing.dumps([1], salt=published.FORMAT), signing.dumps([1, 2, {}, []])],
         ids=["empty", "not signed", "another form", "another format"],
     )
     def test_ignores_a_copy_that_is_none(
@@ -265,7 +265,7 @@ class TestWriting:
     def test_a_later_copy_is_not_replaced_for_long(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Another process publishes while this one has read the earlier version."""
         limit = make_rule().limits.get()
-        rows, committed = access_cache.rows, []
+        rows, committed = storage.access_entries, []
 
         def commit_meanwhile() -> Any:
             if not committed:
@@ -274,9 +274,9 @@ class TestWriting:
                 limit.save()
             return rows()
 
-        monkeypatch.setattr(access_cache, "rows", commit_meanwhile)
-        copies.write()
-        found = copies.read()
+        monkeypatch.setattr(storage, "access_entries", commit_meanwhile)
+        published.write_copy()
+        found = published.read_copy()
         assert found
         assert found.rules.version == storage.committed_version()
 
@@ -295,8 +295,8 @@ class TestWriting:
     def test_the_memory_engine_has_none(self, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any) -> None:
         monkeypatch.setattr(backend, "_engine", MemoryEngine())
         with django_assert_num_queries(0):
-            copies.write()
-        assert copies.read() is None
+            published.write_copy()
+        assert published.read_copy() is None
 
 
 class TestFlush:

@@ -16,8 +16,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.stored import access_cache, storage, versions
+from django_ratelimiter.rules.stored import storage, versions
 from django_ratelimiter.signals import rules_committed
 
 from ..limiter.test_limiter import Broken
@@ -70,19 +69,9 @@ def test_off_and_on_are_versions_of_their_own() -> None:
     assert cache.current_rules().enforced
 
 
-def test_a_rule_that_is_saved_meanwhile_resumes_nothing(rule: Rule) -> None:
-    cache.switch_enforcement(False)
-    rule.save()
-    assert not storage.load().enforced
-
-
-def test_a_snapshot_that_does_not_say_is_enforced() -> None:
-    assert RuleSet.from_snapshot({"tiers": [], "rules": [], "left_out": []}).enforced
-
-
 def test_while_stopped_nothing_is_decided_counted_or_told(client: Client, redis_client: redis.Redis) -> None:
     AccessEntry.objects.create(kind="ip", value="192.0.2.1")
-    access_cache.forget()
+    storage.forget_entries()
     assert [client.get("/hello/").status_code for _ in range(2)] == [200, 429]
     assert client.get("/hello/", REMOTE_ADDR="192.0.2.1").status_code == 403
     before = counted(redis_client)
@@ -134,7 +123,7 @@ def test_a_process_is_told_by_its_next_decision(now: list[float]) -> None:
 
 def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: list[float]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert ask().access
     cache.switch_enforcement(False)
     found = told_elsewhere(now)
@@ -143,7 +132,7 @@ def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: lis
 
 def test_looking_at_the_limits_of_a_denied_caller_asks_for_no_version(now: list[float]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert ask().access
     cache.switch_enforcement(False)
     act_as_another_process()
@@ -171,7 +160,7 @@ def test_process_in_memory_reads_the_rules_again_when_they_are_old(now: list[flo
 def test_without_redis_a_denied_caller_stays_denied(away: None, monkeypatch: pytest.MonkeyPatch, interval: int) -> None:
     monkeypatch.setitem(cache.settings.__dict__, "VERSION_CHECK_INTERVAL", interval)
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert [ask().access is not None for _ in range(2)] == [True, True]
 
 
@@ -234,15 +223,6 @@ def test_the_setting_needs_neither_redis_nor_database(
         assert ask() == NOTHING_TO_DECIDE
 
 
-def test_repeated_in_one_transaction_it_tells_redis_of_nothing_uncommitted() -> None:
-    held = storage.committed_version()
-    with transaction.atomic():
-        cache.switch_enforcement(False)
-        cache.switch_enforcement(False)
-        transaction.set_rollback(True)
-    get_engine().check([], version=held)  # not stale
-
-
 class TestCommand:
     def test_says_what_was_done(self) -> None:
         assert [manage(word) for word in ("off", "off", "on", "on")] == [
@@ -251,12 +231,6 @@ class TestCommand:
             ("Rules are enforced again.\n", ""),
             ("Rules are enforced already.\n", ""),
         ]
-
-    def test_says_that_redis_could_not_be_told(self, away: None) -> None:
-        for says in ("off", "on"):
-            with pytest.raises(CommandError, match="Redis could not be reached"):
-                manage(says)
-            assert cache.enforcement_enabled() is (says == "on")
 
     def test_repeated_it_tells_redis_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch:

@@ -11,12 +11,11 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, RequestFactory
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Limit, MemoryEngine
@@ -137,6 +136,17 @@ def free() -> Tier:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_rules_without_months_have_one_template_for_all(ann: User, settings: Any) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "TIER_RESOLVER": f"{__name__}.plan_of"}
+    make_rule("minutes", partition_by=["user"])
+    for user in (ann, User.objects.create(username="bob")):
+        request = RequestFactory().get("/")
+        request.user = user
+        limiter.check(request)
+    assert len(cache.current_rules().kept) == 1
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.urls("tests.api.urls")
 class TestEverywhere:
     @pytest.fixture(params=["assignment", "resolver"])
@@ -231,32 +241,6 @@ class TestEverywhere:
             tiers.forget()
             left.append(client.get("/hello/")["X-RateLimit-Remaining"])
         assert left == ["299", "299", "299", "298"]
-
-
-@pytest.mark.django_db(transaction=True)
-class TestTemplates:
-    def kept(self, partition_by: list[str], days: Sequence[int | None]) -> int:
-        """How many templates are kept of callers with their own months on each of these days."""
-        monthly(partition_by=partition_by) if partition_by else make_rule("minutes", partition_by=["ip"])
-        with override_settings(RATELIMITER={**settings.RATELIMITER, "TIER_RESOLVER": f"{__name__}.plan_by_address"}):
-            for number, day in enumerate(days):
-                tiers.forget()
-                _days[f"192.0.2.{number}"] = day
-                limiter.check(RequestFactory().get("/", REMOTE_ADDR=f"192.0.2.{number}"))
-        return len(cache.current_rules().kept)
-
-    def test_a_day_has_its_own_and_only_where_there_are_months(self) -> None:
-        assert self.kept(["ip"], [None, 3, 3, 15, 31]) == 4
-
-    def test_other_rules_have_one_for_all(self) -> None:
-        assert self.kept([], [None, 3, 15, 31]) == 1
-
-
-_days: dict[str, int | None] = {}
-
-
-def plan_by_address(identity: CallerIdentity) -> Any:
-    return Plan(anchor_day=_days[identity.address or ""])
 
 
 @pytest.mark.django_db

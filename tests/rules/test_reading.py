@@ -22,7 +22,7 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache, reading
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.stored import copies, storage, tables
+from django_ratelimiter.rules.stored import published, storage, tables
 from django_ratelimiter.rules.ttl_cache import NoAnswer
 
 from ..limiter.test_limiter import Broken
@@ -60,7 +60,7 @@ def rules(monkeypatch: pytest.MonkeyPatch, settings: Any) -> RuleSet:
     """Rules that this process knows, and that another process has edited since."""
     settings.RATELIMITER = {**settings.RATELIMITER, "TIER_CACHE_SECONDS": 3_600}
     monkeypatch.setattr(cache, "turns", reading.Turns())
-    monkeypatch.setattr(copies, "write", lambda: None)
+    monkeypatch.setattr(published, "write_copy", lambda: None)
     monkeypatch.setattr(reading, "PATIENCE", 60.0)
     cache.access_list()
     make_rule(quota=5)

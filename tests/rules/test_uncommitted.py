@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import StaleRules, Version
 from django_ratelimiter.models import AccessEntry, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.stored import access_cache, storage, tables, uncommitted, versions
+from django_ratelimiter.rules.stored import storage, tables, uncommitted, versions
 from django_ratelimiter.usage.collector.collect import collect
 
 from .rows import held, make_rule
@@ -146,14 +145,14 @@ def test_a_number_that_a_savepoint_has_taken_and_given_back_reaches_nobody(limit
 
 def test_what_needs_no_charge_asks_the_engine_nothing_meanwhile(limit: RuleLimit, asked: list[Any]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     with transaction.atomic():
         limit.delete()
         asked.clear()
         cache._state.checked_at = float("-inf")
         assert ask().access
         AccessEntry.objects.all().delete()
-        access_cache.forget()
+        storage.forget_entries()
         assert ask().results == ()
         assert asked == []
         assert cache.is_version_check_due(cache._state.rules)  # nobody has asked in the place of other threads
@@ -302,30 +301,5 @@ def test_what_another_thread_has_rolled_back_is_forgotten(limit: RuleLimit) -> N
         stays.append(connections["default"])
 
     elsewhere(roll_back)
-    assert uncommitted.any_open
-    assert quota_of(ask()) == 50
     assert not uncommitted.any_open
-
-
-def test_a_transaction_that_has_just_begun_is_not_forgotten_with_the_one_before(
-    limit: RuleLimit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread finds that the first was rolled back, and forgets it when the second has edited rules."""
-    with suppress(KeyError), transaction.atomic():
-        limit.save()
-        raise KeyError
-    forget, late = uncommitted.forget, []
-    monkeypatch.setattr(uncommitted, "forget", lambda *given: late.append(given))
-    uncommitted.forget_ended()
-    monkeypatch.setattr(uncommitted, "forget", forget)
-    before = held()
-    with transaction.atomic():
-        limit.quota = 7
-        limit.save()
-        for given in late:
-            uncommitted.forget(*given)
-        cache._mark_outdated()
-        assert quota_of(ask()) == 7
-        assert held() == before
-        transaction.set_rollback(True)
     assert quota_of(ask()) == 50

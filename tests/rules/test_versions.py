@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
 import redis
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 from django.http import HttpResponse
 from django.test import RequestFactory
 
@@ -20,6 +19,7 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
+from tests.making import calls_of
 
 from .rows import held, make_rule
 
@@ -54,16 +54,28 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> list[Version]:
     return failures
 
 
-def test_every_save_and_delete_is_a_version_in_force() -> None:
-    rule = make_rule()
-    first = storage.committed_version()
-    assert held() == first
-    assert quota_in_force() == 5
-    rule.limits.get().delete()
-    assert storage.committed_version().number == first.number + 1
-    assert held() == storage.committed_version()
-    rule.delete()
-    assert quota_in_force() is None
+#: The files of ours in which the save of a rule runs, from the first signal to the copy in Redis.
+MOST_FILES = 30
+
+
+@pytest.mark.parametrize("with_limits", [False, True])
+def test_the_save_of_a_rule_meets_few_files(with_limits: bool) -> None:
+    rule = make_rule(partition_by=["ip"], path_kind="prefix", path="/api/")
+
+    def save() -> None:
+        rule.priority += 1
+        with transaction.atomic() if with_limits else nullcontext():
+            rule.save()
+            for limit in rule.limits.all() if with_limits else ():
+                limit.quota = rule.priority
+                limit.save()
+
+    save()
+    before = held()
+    met = {name.partition(":")[0] for name in calls_of(save)}
+    assert held() == storage.committed_version() != before
+    assert {"models/rules.py", "rules/stored/versions.py", "engine/redis/engine.py"} < met
+    assert len(met) <= MOST_FILES, sorted(met)
 
 
 class TestNothingChanged:
@@ -154,15 +166,6 @@ def test_an_edit_that_fails_leaves_no_version() -> None:
     assert quota_in_force() is None
 
 
-def test_a_flushed_engine_is_told_the_version_again() -> None:
-    make_rule()
-    assert quota_in_force() == 5
-    get_engine()._client.flushdb()  # type: ignore[attr-defined]
-    assert held() is None
-    assert quota_in_force() == 5
-    assert held() == storage.committed_version()
-
-
 @pytest.mark.parametrize("garbage", ["x", "", "1:2:3", f"{'9' * 30}:1", f"1:{'9' * 30}", "-1:-1", ["a"]])
 def test_a_version_that_another_program_wrote_is_replaced(garbage: Any, redis_client: redis.Redis) -> None:
     make_rule()
@@ -186,16 +189,9 @@ def test_an_attempt_that_a_later_one_makes_good_is_no_warning(
     assert {record.levelname for record in caplog.records} == {"INFO"}
 
 
-def test_a_publishing_that_failed_is_one_warning(unreachable: list[Version], caplog: pytest.LogCaptureFixture) -> None:
-    with cache.editing():
-        make_rule()
-        unreachable += [Version(0)] * versions.PUBLISH_ATTEMPTS
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    number = storage.committed_version().number
-    assert warning == f"Version {number} of the rules could not be published, in 3 attempts: made to fail"
-
-
-def test_when_publishing_fails_the_save_stands_and_is_repaired_later(unreachable: list[Version]) -> None:
+def test_when_publishing_fails_the_save_stands_and_is_repaired_later(
+    unreachable: list[Version], caplog: pytest.LogCaptureFixture
+) -> None:
     rule = make_rule()
     assert quota_in_force() == 5
     before = held()
@@ -204,18 +200,12 @@ def test_when_publishing_fails_the_save_stands_and_is_repaired_later(unreachable
     assert cache.last_publish_failed()
     assert held() == before
     assert storage.committed_version() != before
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    number = storage.committed_version().number
+    assert warning == f"Version {number} of the rules could not be published, in 3 attempts: made to fail"
     assert cache.republish()
     assert held() == storage.committed_version()
     assert not cache.last_publish_failed()
-
-
-def test_the_process_that_saved_raises_the_version_where_publishing_failed(unreachable: list[Version]) -> None:
-    make_rule()
-    unreachable.extend([Version(0)] * versions.PUBLISH_ATTEMPTS)
-    RuleLimit.objects.get().delete()
-    cache.current_rules()
-    get_engine().check([], version=cache.current_rules().version)
-    assert held() == storage.committed_version()
 
 
 def test_a_restored_older_database_begins_a_new_epoch_and_decides_by_its_own_rules() -> None:
@@ -311,53 +301,6 @@ def test_a_database_that_is_away_is_not_asked_by_each_request(monkeypatch: pytes
         now[0] += later
         cache.current_rules()
     assert asked == [1_000.0, 1_001.1]
-
-
-def test_rows_that_cannot_be_compiled_leave_the_last_version_that_could_be(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(*_given: Any) -> None:
-        raise TypeError("broken on purpose")
-
-    rule = make_rule(quota=5)
-    good = storage.committed_version()
-    monkeypatch.setattr(storage, "snapshot_of_rows", broken)
-    with transaction.atomic():
-        rule.limits.get().delete()
-    caplog.clear()
-    rules = storage.load()
-    assert (rules.version, rules.rules[0].limits[None][0].limit.quota) == (good, 5)
-    assert caplog.messages == ["The rules cannot be compiled; the last version that could be compiled is used."]
-    assert "broken on purpose" in caplog.text
-
-
-def test_one_reload_serves_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_rule()
-    seen = cache.current_rules()
-    RuleLimit.objects.update(quota=7)
-    loads, load = [], storage.load
-    monkeypatch.setattr(versions, "publish", lambda version: True)
-    with cache.editing():
-        pass
-    stale = StaleRules(storage.committed_version().number, storage.committed_version().epoch)
-    cache._state.outdated = False
-
-    def counted() -> Any:
-        loads.append(1)
-        return load()
-
-    monkeypatch.setattr(storage, "load", counted)
-
-    def reload() -> None:
-        cache.reload(stale, seen)
-        connection.close()
-
-    threads = [threading.Thread(target=reload) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(loads) == 1
 
 
 @pytest.mark.django_db(transaction=False)

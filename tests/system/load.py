@@ -42,7 +42,6 @@ class Answer(NamedTuple):
     status: int
     process: int
     quota: int | None
-    retry_after: str | None
     sent: float
     answered: float
 
@@ -70,7 +69,6 @@ class Client:
             response.status,
             int(response.headers[PROCESS_HEADER]),
             int(policy[1]) if policy else None,
-            response.headers.get("Retry-After"),
             sent,
             time.monotonic(),
         )

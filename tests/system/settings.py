@@ -1,6 +1,5 @@
 """The settings of the sites that the system tests start: those of the tests, with what makes a process observable.
 
-SYSTEM_DISABLED: if set, RATELIMITER["ENABLED"] is False.
 SYSTEM_URLCONF: other addresses than those of the tests. SYSTEM_ALL_ASYNC: if set, no middleware is synchronous only.
 """
 
@@ -15,14 +14,13 @@ if "SYSTEM_ALL_ASYNC" not in os.environ:
     MIDDLEWARE = ["example_project.middleware.name_the_process", *MIDDLEWARE]
 CACHES["ratelimit"]["OPTIONS"] = {"SOCKET_CONNECT_TIMEOUT": 10, "SOCKET_TIMEOUT": 10}
 RATELIMITER: dict[str, Any] = {
-    "ENABLED": "SYSTEM_DISABLED" not in os.environ,
     "CACHE_ALIAS": "ratelimit",
-    "DEADLINE_MS": float(os.environ.get("SYSTEM_DEADLINE_MS", 10_000)),  # longer than any hiccup, see tests.settings
+    "DEADLINE_MS": 10_000,  # longer than any hiccup, see tests.settings
     "TRUSTED_PROXIES": ["127.0.0.1"],  # the tests choose the addresses that requests come from
     # Shorter than the defaults, for tests wait for them.
     "VERSION_CHECK_INTERVAL": float(os.environ.get("SYSTEM_VERSION_CHECK_INTERVAL", 0.2)),
-    "RULES_MAX_AGE": float(os.environ.get("SYSTEM_RULES_MAX_AGE", 1.0)),
-    "TIER_CACHE_SECONDS": float(os.environ.get("SYSTEM_TIER_CACHE_SECONDS", 5)),
+    "RULES_MAX_AGE": 1.0,
+    "TIER_CACHE_SECONDS": 5,
 }
 LOGGING = {
     "version": 1,

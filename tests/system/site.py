@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -99,14 +97,6 @@ class Site:
         """Close the connections of all clients."""
         while self._clients:
             self._clients.pop().close()
-
-    def manage(self, *arguments: str) -> str:
-        """Run a management command with the settings of the site; what it printed."""
-        command = [sys.executable, "-m", "django", *arguments]
-        environment = os.environ | environment_of(**self._environment)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
 
     def stop(self) -> None:
         """End all processes of the site."""

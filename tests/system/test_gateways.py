@@ -206,23 +206,8 @@ def test_a_gateway_obeys_the_rules(name: str, limiter_port: int, api: int, rules
         assert ask("POST", "/api/export", OTHER)[0] == 200
         assert ask("GET", "/api/forbidden")[0] == 403  # by the server itself
         assert ask("GET", "/api/", DENIED)[0] == 403
-
-
-@pytest.mark.once
-@each("nginx", "traefik", "caddy")
-def test_a_path_that_servers_read_in_different_ways_is_the_client_s_fault(
-    name: str, limiter_port: int, api: int, tmp_path: Path
-) -> None:
-    with gateway(name, limiter_port, api, tmp_path) as ask:
-        assert ask("GET", "/api/a%2f..;/export")[0] == 400
-        assert ask("GET", "/api/")[0] == 200
-
-
-@pytest.mark.once
-@each("nginx", "traefik", "caddy", "envoy")
-def test_a_gateway_that_nobody_trusts_lets_nothing_pass(name: str, limiter_port: int, api: int, tmp_path: Path) -> None:
-    with override_settings(RATELIMITER={}), gateway(name, limiter_port, api, tmp_path) as ask:
-        assert ask("GET", "/api/")[0] == 403
+        if name != "envoy":
+            assert ask("GET", "/api/a%2f..;/export")[0] == 400, "servers read it in different ways"
 
 
 @pytest.mark.once

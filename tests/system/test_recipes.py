@@ -107,7 +107,9 @@ def said(connection: Any, text: str) -> str:
     return str(connection.recv(timeout=30))
 
 
-def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any]) -> None:
+def test_messages_and_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None:
+    from websockets.exceptions import InvalidStatus
+
     make_rule("chat-message", 2, scope="chat-message", partition_by=["user"])
     ann, bob = session_of("ann"), session_of("bob")
     with chat(ann) as first, chat(ann) as second, chat(bob) as other:
@@ -116,12 +118,7 @@ def test_messages_of_a_consumer_are_limited_by_user(chat: Callable[..., Any]) ->
         assert rejected["error"] == "Too many messages."
         assert 40_000 < rejected["retry_after"] <= 43_200
         assert said(other, "d") == "You said: d"
-
-
-def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None:
-    from websockets.exceptions import InvalidStatus
-
-    make_rule("chat", 2, scope="chat")
+    chats = make_rule("chat", 2, scope="chat")
     for _ in range(2):
         with chat():
             pass
@@ -130,12 +127,8 @@ def test_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None
     response = caught.value.response
     assert (response.status_code, response.headers["Content-Type"]) == (429, "application/problem+json")
     assert 40_000 < int(response.headers["Retry-After"]) <= 43_200
-
-
-def test_open_connections_of_a_consumer_are_limited(chat: Callable[..., Any]) -> None:
-    from websockets.exceptions import InvalidStatus
-
-    make_rule("chat", 1, algorithm="concurrency", scope="chat")
+    chats.delete()
+    make_rule("open-chats", 1, algorithm="concurrency", scope="chat")
     with chat() as connection:
         assert said(connection, "a") == "You said: a"
         with pytest.raises(InvalidStatus, match="429"), chat():

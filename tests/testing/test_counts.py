@@ -56,9 +56,9 @@ def test_clearing_deletes_no_key_of_anybody_else(redis_client: redis.Redis) -> N
 
 
 def test_clearing_forgets_what_was_counted_in_an_outage() -> None:
-    assert [fallback.local.check([CHARGE], 1.0)[0].allowed for _ in range(2)] == [True, False]
+    assert [fallback.local.check([CHARGE])[0].allowed for _ in range(2)] == [True, False]
     clear_counts()
-    assert fallback.local.check([CHARGE], 1.0)[0].allowed
+    assert fallback.local.check([CHARGE])[0].allowed
 
 
 def test_clearing_within_rules_of_a_test() -> None:
@@ -186,7 +186,7 @@ def test_tests_share_no_counts_with_a_site_with_another_run_and_with_parallel_wo
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DJANGO_"))}
     environment |= {"ITS_REDIS": f"redis://127.0.0.1:{at['port']}/{at['db']}", "PYTHONPATH": str(ROOT)}
     environment["DJANGO_SETTINGS_MODULE"] = "its_settings"
-    for workers in ("1", "1", "2"):
+    for workers in ("1", "2"):
         command = (sys.executable, "-m", "django", "test", "--parallel", workers)
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert "Ran 2 tests" in done.stderr, done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
@@ -145,63 +145,3 @@ def bound_of(limit: Limit) -> Callable[[Limit, list[Admitted]], None]:
 def test_never_more_than_the_bound(asked: Engine, algorithm: Algorithm, random: Random, calls: int) -> None:
     limit = limit_by(random, algorithm)
     bound_of(limit)(limit, greedy(asked, limit, random, calls))
-
-
-@given(random=st.randoms(use_true_random=False), calls=st.integers(1, 20))
-def test_never_more_leases_than_the_quota(asked: Engine, random: Random, calls: int) -> None:
-    limit = limit_by(random, Algorithm.CONCURRENCY)
-    charge, now, leases = Charge(fresh(), limit), HOUR, []
-    for _ in range(calls):
-        cost = cost_by(random, limit, asked.peek([charge], now)[0].remaining)
-        leases += asked.check([charge._replace(cost=cost)], now_us=now)
-        held = sum(lease.spent for lease in leases if lease.spent_at_us + period_of(limit) > now)
-        assert held <= limit.quota
-        assert asked.peek([charge], now)[0].remaining == limit.quota - held
-        if random.randrange(2):
-            asked.release(random.choices(leases, k=random.randint(1, 3)))
-        now += abs(pause_by(random, now, limit)) // random.choice((1, 10))
-
-
-# A full bucket at a frozen clock
-
-BUCKETS = ["token_bucket", "gcra", "leaky_bucket"]
-WINDOWS = [1, 10, 60, 3_600, 86_400]
-
-#: A moment of these years, off every edge: the digits that a double would lack.
-FROZEN = HOUR + 123_456_789
-
-
-def shadows(quotas: Iterable[int], window: int, algorithm: str) -> list[Charge]:
-    """A charge for each quota. None stops another, so that one call asks them all."""
-    mark = fresh()
-    return [Charge(f"{mark}/{quota}", Limit(quota, window, algorithm), gating=False) for quota in quotas]
-
-
-def in_parts(quota: int) -> tuple[int, int, int, int]:
-    """One unit, half of the others, all but one of the rest, and that one."""
-    half = (quota - 1) // 2
-    rest = quota - 1 - half
-    last = min(rest, 1)
-    return 1, half, rest - last, last
-
-
-@pytest.mark.parametrize("algorithm", BUCKETS)
-@pytest.mark.parametrize("window", WINDOWS)
-def test_a_full_bucket_admits_exactly_its_burst(asked: Engine, window: int, algorithm: str) -> None:
-    """For every quota from 1 to 1,000."""
-    for first in range(1, 1_001, 250):
-        charges = shadows(range(first, first + 250), window, algorithm)
-        for part in range(4):
-            called = [charge._replace(cost=in_parts(charge.limit.quota)[part]) for charge in charges]
-            assert all(verdict.allowed for verdict in asked.check(called, now_us=FROZEN))
-        assert all(sum(in_parts(charge.limit.quota)) == charge.limit.quota for charge in charges)
-        assert not any(verdict.allowed or verdict.remaining for verdict in asked.check(charges, now_us=FROZEN))
-
-
-@pytest.mark.parametrize("algorithm", Algorithm)
-@pytest.mark.parametrize("window", WINDOWS)
-def test_a_quota_is_admitted_one_by_one(asked: Engine, window: int, algorithm: str) -> None:
-    for charge in shadows([*range(1, 16), 84], window, algorithm):
-        for _ in range(charge.limit.quota):
-            assert asked.check([charge], now_us=FROZEN)[0].allowed
-        assert not asked.check([charge], now_us=FROZEN)[0].allowed

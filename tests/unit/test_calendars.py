@@ -8,10 +8,10 @@ from itertools import pairwise
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Engine, Limit
+from django_ratelimiter.engine import Limit
 from django_ratelimiter.engine.calendars import CALENDARS, Anchor, window_at, zone_of
 from tests.engine.strategies import ZONES
 from tests.engine.trio import Trio
@@ -79,13 +79,6 @@ def test_a_day_lasts_as_long_as_the_clocks_say(
         assert verdict.retry_after == ((full_until or at) - at) / 1_000_000
 
 
-def test_each_quarter_of_an_hour_of_the_hard_days_is_in_its_window() -> None:
-    for zone, within, _ in DAYS:
-        noon = moment(within, zone)
-        for at in range(noon - 2 * DAY_US, noon + 2 * DAY_US, HOUR_US // 4):
-            assert window_at(at, "day", zone, None) == calendar_window(calendar("day", zone), at), (zone, at)
-
-
 def seconds(at: time) -> time:
     """A time of day in whole seconds."""
     return at.replace(microsecond=0)
@@ -105,22 +98,6 @@ def test_any_moment_in_any_zone(zone: str | None, unit: str, day: int | None, be
     for known in (at, start, end - 1):
         assert window_at(known, unit, zone, limit.anchor_day, limit.anchor_time) == (start, end)
     assert window_at(end, unit, zone, limit.anchor_day, limit.anchor_time).start == end
-
-
-@given(
-    zone=st.sampled_from(ZONES) | st.sampled_from(NAMED),
-    start=st.integers(20 * 365 * DAY_US, 67 * 365 * DAY_US),
-)
-@example(zone="America/Godthab", start=1_709_089_200_000_000)  # its clocks skip the hour before midnight
-def test_every_hour_of_any_month(zone: str | None, start: int) -> None:
-    limit = calendar("day", zone)
-    end = start
-    for at in range(start, start + 31 * DAY_US, HOUR_US):
-        window = window_at(at, "day", zone, None)
-        assert window.start <= at < window.end
-        if at >= end:
-            end = calendar_window(limit, at)[1]
-        assert window.end == end
 
 
 @given(
@@ -163,34 +140,6 @@ def begins(limit: Limit, first: str, last: str) -> list[str]:
     return [f"{found:%m-%d}" for found in found]
 
 
-#: A day and a time of Berlin, when its month begins, and the hours until the same time of the next month.
-HOURS = [
-    (29, time(2, 30), "2026-03-29T03:30+02:00", 31 * 24 - 1),  # skipped: the clocks go from 02:00 to 03:00
-    (25, time(2, 30), "2026-10-25T02:30+02:00", 31 * 24 + 1),  # shown twice
-    (31, time(18), "2026-02-28T18:00+01:00", 31 * 24 - 1),
-    (31, time(18), "2028-02-29T18:00+01:00", 31 * 24 - 1),
-    (1, time(0), "2026-12-01T00:00+01:00", 31 * 24),
-]
-
-
-@pytest.mark.parametrize(("day", "begins_at", "start", "hours"), HOURS)
-def test_months_from_a_time_of_day(trio: Callable[[], Trio], day: int, begins_at: time, start: str, hours: int) -> None:
-    limit = calendar("month", "Europe/Berlin", day, begins_at)
-    first = int(datetime.fromisoformat(start).timestamp()) * 1_000_000
-    asked = trio()
-    for at, cost, full_until in [
-        (first - 1, 5, None),
-        (first - 1, 1, first),
-        (first, 5, None),
-        (first + hours * HOUR_US - 1, 1, first + hours * HOUR_US),
-        (first + hours * HOUR_US, 5, None),
-    ]:
-        asked.now = at
-        verdict = asked.one(limit, cost)
-        assert verdict.allowed == (full_until is None), at
-        assert verdict.retry_after == ((full_until or at) - at) / 1_000_000
-
-
 def test_a_limit_with_the_months_of_a_caller() -> None:
     month = calendar("month", "Europe/Berlin", 3)
     assert month.anchored(Anchor(15)) == calendar("month", "Europe/Berlin", 15)
@@ -224,15 +173,3 @@ def test_a_zone_is_found_without_listing_all_zones(monkeypatch: pytest.MonkeyPat
     assert str(zone_of("Europe/Berlin")) == "Europe/Berlin"
     with pytest.raises(ValueError, match="is unknown here"):
         zone_of("Europe/Nowhere")
-
-
-@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
-def test_a_day_given_back_after_its_end_is_let_go(engine: Engine, zone: str | None) -> None:
-    limit, noon = calendar("day", zone), moment("2026-03-29T12:00", zone)
-    old = engine.check([Charge("key", limit, 3)], now_us=noon)
-    engine.check([Charge("key", limit, 2)], now_us=noon + DAY_US)
-    engine.refund(old)
-    assert engine.peek([Charge("key", limit)], noon + DAY_US)[0].remaining == 3
-    new = engine.check([Charge("key", limit, 2)], now_us=noon + DAY_US)
-    engine.refund(new)
-    assert engine.peek([Charge("key", limit)], noon + DAY_US)[0].remaining == 3

@@ -1,8 +1,7 @@
-"""The frame keeps its promises with every algorithm and option: in one call, in receipts, in what is remembered."""
+"""The frame keeps its promises with every algorithm and option: in one call, and in what is remembered."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from decimal import Decimal
 from random import Random
 
@@ -49,31 +48,16 @@ def test_a_call_of_all_algorithms_is_spent_whole_or_not_at_all(asked: Engine, re
     assert [verdict.spent for verdict in passed] == [int(index != rejecting) for index in range(len(charges))]
 
 
-@every
-def test_a_soft_quota_is_exceeded_by_what_is_admitted_beyond_it(asked: Engine, limit: Limit) -> None:
-    soft = Charge(fresh(), Limit(**{**_fields(limit), "soft_quota": 1}))
-    told = [asked.check([soft], now_us=HOUR)[0].soft_exceeded for _ in range(6)]
-    assert told == [False] + [True] * 4 + [False]
-    assert asked.peek([soft._replace(cost=0)], HOUR)[0].soft_exceeded, "what is spent already is beyond it"
-
-
-def _fields(limit: Limit) -> dict[str, object]:
-    names = [each.name for each in fields(limit)]
-    return {name: getattr(limit, name) for name in names}
-
-
-@every
-def test_rejections_count_where_they_are_asked_to_up_to_the_capacity(asked: Engine, limit: Limit) -> None:
-    charge = Charge(fresh(), limit, cost=4, count_refusals=True)
-    assert asked.check([charge], now_us=HOUR)[0].allowed
-    for _ in range(20):
-        rejected = asked.check([charge], now_us=HOUR)[0]
-        assert (rejected.allowed, rejected.remaining, rejected.spent) == (False, 0, 0)
-    asked.refund([rejected])
-    asked.release([rejected])
-    assert left(asked, charge) == [0]
-    later = HOUR + max(2 * period_of(limit), period_of(limit) * limit.capacity // limit.quota)
-    assert left(asked, charge, now=later) == [5], "nobody runs into debt"
+def test_keys_are_not_mixed_up(asked: Engine) -> None:
+    """Each key, algorithm and window has a counter of its own."""
+    key = fresh()
+    kinds = [Limit(5, window, algorithm) for window in (60, 61) for algorithm in Algorithm]
+    charges = [Charge(key + more, limit, 2) for limit in kinds for more in ("", ":", ":b60", ":token_bucket:60000000")]
+    for _ in range(2):
+        verdicts = asked.check(charges, now_us=HOUR)
+    assert [verdict.remaining for verdict in verdicts] == [1] * len(charges)
+    asked.reset(charges[:1])
+    assert left(asked, *charges) == [5] + [1] * (len(charges) - 1)
 
 
 @every
@@ -87,26 +71,6 @@ def test_a_cost_above_the_capacity_never_passes_and_nothing_always_does(asked: E
     assert (looked.allowed, looked.remaining, looked.retry_after, looked.spent) == (True, 0, 0, 0)
 
 
-def test_a_lease_ends_once_and_only_if_it_is_held(asked: Engine) -> None:
-    charge = Charge(fresh(), LIMITS["concurrency"], 2)
-    first = asked.check([charge], now_us=HOUR)
-    second = asked.check([charge], now_us=HOUR)
-    rejected = asked.check([charge], now_us=HOUR)
-    asked.release([*rejected, *first, *first])
-    asked.release(first)
-    asked.refund(first)
-    assert left(asked, charge) == [3]
-    asked.check([Charge(fresh(), Limit(1, 60), 2)], refund_if_denied=second, now_us=HOUR)
-    asked.release(second)
-    assert left(asked, charge) == [5]
-    old = asked.check([charge], now_us=HOUR)
-    new = asked.check([charge], now_us=HOUR + 60_000_000)
-    asked.release(old)
-    assert left(asked, charge, now=HOUR + 60_000_000) == [3], "it had ended by itself"
-    asked.release(new)
-    assert left(asked, charge, now=HOUR + 60_000_000) == [5]
-
-
 @pytest.mark.parametrize("delay", [-1, -0.001, float("nan"), Decimal("NaN"), "1"])
 def test_delays_that_are_none(asked: Engine, delay: float) -> None:
     with pytest.raises(ValueError, match="max_delay: must be a number of seconds from 0"):
@@ -118,18 +82,6 @@ def test_times_that_no_engine_knows(asked: Engine, now_us: int) -> None:
     for ask in (asked.check, asked.peek):
         with pytest.raises(ValueError, match="now_us: must be microseconds since 1970"):
             ask([Charge(fresh(), LIMITS["calendar"])], now_us=now_us)
-
-
-def test_only_a_leaky_bucket_minds_the_longest_delay(asked: Engine) -> None:
-    for charge in one_of_each():
-        asked.check([charge._replace(cost=3)], now_us=HOUR)
-        verdict = asked.check([charge._replace(max_delay=0)], now_us=HOUR)[0]
-        assert verdict.allowed == (charge.limit.algorithm != "leaky_bucket")
-        assert verdict.delay == 0
-    waiting = Charge(fresh(), LIMITS["leaky_bucket"])
-    told = [asked.check([waiting], now_us=HOUR)[0].delay for _ in range(6)]
-    assert told == [0, 12, 24, 36, 48, 0]
-    assert asked.check([waiting._replace(max_delay=10**300)], now_us=HOUR)[0].retry_after == 12
 
 
 @pytest.mark.parametrize("name", sorted({*map(str, Algorithm)} - {"fixed_window"}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.engine import Charge, Engine, Limit, Verdict
+from django_ratelimiter.engine import Charge, Engine, Limit
 from django_ratelimiter.engine.call import Answer, Call
 from tests.engine.trio import HOUR
 
@@ -32,40 +32,10 @@ def test_an_allowed_call_takes_at_most_an_eighth_of_what_is_left(engine: Engine,
     assert left(engine, MANY) == [96 - taken]
 
 
-def test_nothing_is_taken_beyond_the_soft_quota(engine: Engine) -> None:
-    soft = MANY._replace(limit=Limit(100, 60, "fixed_window", soft_quota=10), cost=4)
-    for taken, exceeded in ((6, False), (0, True), (0, True)):
-        answer = ask(engine, soft, wants=(50,))
-        assert (list(answer.taken), answer[0].soft_exceeded) == ([taken], exceeded)
-
-
-def test_a_rejected_call_takes_nothing(engine: Engine) -> None:
-    answer = ask(engine, MANY, Charge("tight", FIVE, 6), wants=(5, 5))
-    assert list(answer.taken) == [0, 0]
-    assert list(ask(engine, MANY, wants=(5,), reject=True).taken) == [0]
-    assert left(engine, MANY) == [100]
-
-
-def test_a_shadow_that_rejects_takes_nothing(engine: Engine) -> None:
-    answer = ask(engine, MANY, Charge("tight", FIVE, 6, gating=False), wants=(5, 5))
-    assert list(answer.taken) == [5, 0]
-
-
 def test_a_cost_of_0_and_a_peek_take_nothing(engine: Any) -> None:
     assert list(ask(engine, MANY._replace(cost=0), wants=(5,)).taken) == [0]
     assert engine.peek(Call.of([MANY]).fetching((5,)), HOUR)[0].remaining == 100
     assert left(engine, MANY) == [100]
-
-
-def test_a_call_that_wants_nothing_is_not_told(engine: Engine) -> None:
-    assert ask(engine, MANY).taken is None
-    assert ask(engine, MANY, wants=(0,)).taken is None
-
-
-def test_what_was_taken_is_given_back_by_a_receipt_of_the_same_time(engine: Any) -> None:
-    answer = ask(engine, MANY, wants=(9,))
-    engine.refund([Verdict(True, 0, 0, 0, 0, False, HOUR, MANY, 9, answer[0].spent_at_us)])
-    assert left(engine, MANY) == [99]
 
 
 # Units given back
@@ -76,17 +46,6 @@ def test_what_is_returned_is_given_back_before_the_cost_is_decided(engine: Engin
     answer = ask(engine, Charge("key", FIVE, 4), returned=receipts)
     assert (answer[0].allowed, answer[0].remaining, receipts[0].spent) == (True, 1, 0)
     assert ask(engine, Charge("key", FIVE, 1), returned=receipts)[0].remaining == 0, "given back twice"
-
-
-def test_what_is_returned_is_given_back_whatever_the_decision_is(engine: Engine) -> None:
-    receipts = ask(engine, Charge("key", FIVE, 3)).listed()
-    later = ask(engine, Charge("later", FIVE, 2)).listed()
-    answer = ask(engine, Charge("other", FIVE, 6), returned=receipts, refund_if_denied=later)
-    assert answer.is_rejected
-    assert left(engine, Charge("key", FIVE), Charge("later", FIVE)) == [5, 5]
-    earlier = ask(engine, Charge("key", FIVE, 3)).listed()
-    ask(engine, returned=earlier)
-    assert left(engine, Charge("key", FIVE)) == [5]
 
 
 def test_a_stale_call_gives_nothing_back(engine: Any) -> None:
@@ -103,29 +62,6 @@ def test_a_reply_that_does_not_tell_what_was_taken_is_none(reply: list[int]) -> 
 
 
 # Rejected already
-
-
-def test_a_call_that_is_rejected_already_spends_nothing(engine: Engine) -> None:
-    """Its charges tell their own answers, and nothing of a soft quota, as in any rejected call."""
-    charges = [Charge("key", Limit(5, 60, "fixed_window", soft_quota=1), 2), Charge("other", FIVE, cost=6)]
-    verdicts = engine.check(charges, now_us=HOUR, reject=True)
-    assert [verdict.allowed for verdict in verdicts] == [True, False]
-    assert [verdict.spent for verdict in verdicts] == [0, 0]
-    assert [verdict.soft_exceeded for verdict in verdicts] == [False, False]
-    assert left(engine, *charges) == [5, 5]
-
-
-def test_a_call_that_is_rejected_already_counts_refusals(engine: Engine) -> None:
-    charges = [Charge("key", FIVE, 6, count_refusals=True), Charge("other", FIVE, 1, count_refusals=True)]
-    engine.check(charges, now_us=HOUR, reject=True)
-    assert left(engine, *charges) == [0, 5]
-
-
-def test_a_call_that_is_rejected_already_gives_its_receipts_back(engine: Engine) -> None:
-    receipts = engine.check([Charge("earlier", FIVE, 2)], now_us=HOUR)
-    engine.check([Charge("key", FIVE)], now_us=HOUR, refund_if_denied=receipts, reject=True)
-    assert left(engine, Charge("earlier", FIVE)) == [5]
-    assert receipts[0].spent == 0
 
 
 def test_a_call_that_is_rejected_already_counts_as_rejected_by_its_rules_or_by_another(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Limit
@@ -63,13 +63,6 @@ def test_walks(trio: MakeTrio, algorithm: Algorithm, record_property: Callable[[
 def test_long_walks(trio: MakeTrio, algorithm: Algorithm) -> None:
     steps = walked(trio, algorithm, -(-LONG_STEPS // len(Algorithm)))
     print(f"\n{algorithm}: {steps} steps, identical verdicts", flush=True)
-
-
-@given(random=st.randoms(use_true_random=False), steps=st.integers(1, 12))
-@settings(suppress_health_check=[HealthCheck.large_base_example, HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_walks_that_shrink(trio: MakeTrio, random: Random, steps: int) -> None:
-    """Each choice is hypothesis' own here."""
-    Walk(trio(), random, [limit_by(random) for _ in range(random.randint(1, 3))]).go(steps)
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

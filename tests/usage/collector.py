@@ -3,10 +3,8 @@
 Each line on stdin starts one collection, in a fork of its own:
   kill N    it kills itself with SIGKILL before its step N
   pause N   it waits before its step N until a further line comes
-  die S     the kernel ends it after S seconds, wherever it is
-  run       it does none of these
+  run       it does neither of these
 It answers with a line for each step that it comes to, "step NAME", with "paused", and at last with "ended CODE".
-COLLECTOR_AHEAD: seconds by which its clock is ahead, so that it closes minutes that are still counted in.
 A step is whatever changes something outside: a call of the engine's usage methods, an SQL statement, a commit.
 """
 
@@ -15,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -60,10 +57,6 @@ def collect_in_steps(steps: Steps) -> None:
     from django_ratelimiter.backend import get_engine
     from django_ratelimiter.usage.collector.collect import collect
 
-    if ahead := float(os.environ.get("COLLECTOR_AHEAD", 0)):
-        take_usage = get_engine().take_usage
-        later = {"now_us": int((time.time() + ahead) * 1_000_000)}
-        get_engine().take_usage = lambda: take_usage(**later)  # type: ignore[method-assign]
     for method in ("publish", "take_usage", "read_usage", "drop_usage"):
         steps.watch(get_engine(), method)
     for method in ("hours", "top_partitions", "drop_top", "samples", "drop_samples"):
@@ -88,8 +81,6 @@ def main() -> None:
         what, _, number = line.strip().partition(" ")
         child = os.fork()
         if child == 0:
-            if what == "die":
-                signal.setitimer(signal.ITIMER_REAL, float(number))
             collect_in_steps(Steps(what, int(number) if what in ("kill", "pause") else -1))
             os._exit(0)
         _pid, status = os.waitpid(child, 0)

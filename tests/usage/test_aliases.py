@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.conf import problems
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
 from django_ratelimiter.engine.base import Alias
 from django_ratelimiter.engine.partition_stats import HOUR_US, MINUTE_US, is_sampled
@@ -70,33 +69,11 @@ def test_tail_is_there_by_default_only_for_open_identities(partition: str, is_op
     assert names([alias]) == [], "what REVEAL does not allow any more is not read either"
 
 
-def test_named_identity_has_a_tail(settings: Any) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": ["header:X-Org", "ip"]}
-    assert names([digest("header:X-Org:acme"), digest("ip/24:192.0.2.0/24"), digest("user:7")]) == [
-        "acme", "192.0.2.0/24"
-    ]  # fmt: skip
-
-
 def test_digests_never_end_with_what_was_changed() -> None:
     alias = digest("user:42")
     for changed in (alias.tail[:-2], "A" * len(alias.tail), "é", ".", "A"):
         assert names([Alias.of(alias, changed)]) == []
     assert alias_of(whole(alias)).tail == alias.tail
-
-
-SECRETS = [["session"], ["cookie:cart"], ["user", "header:authorization"], ["header:Cookie"], ["header:X-Api_Key"]]
-
-
-@pytest.mark.parametrize("value", ["user", [1], None, ["no identity"], {"user": 1}, *SECRETS])
-def test_check_names_a_wrong_entry(value: object) -> None:
-    with override_settings(RATELIMITER={"REVEAL": value}):
-        assert [problem.entry for problem in problems()] == ["REVEAL"]
-
-
-@pytest.mark.parametrize("value", [[], ["user", "ip/64"], ("header:X-Org", "tenant")])
-def test_check_accepts_a_right_entry(value: object) -> None:
-    with override_settings(RATELIMITER={"REVEAL": value}):
-        assert problems() == []
 
 
 @pytest.fixture(params=["redis", "memory"])

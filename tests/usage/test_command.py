@@ -105,7 +105,7 @@ def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error:
 
 def test_the_command_fails_if_a_batch_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "collect", lambda _progress: Collected(1, 3, failed=2))
-    with pytest.raises(CommandError, match="2 batches could not be collected and wait"):
+    with pytest.raises(CommandError, match="2 batches could not be collected, and will be tried again"):
         run()
 
 

@@ -17,7 +17,7 @@ from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.reports import coverage
 from django_ratelimiter.usage.reports import totals as reports
-from django_ratelimiter.usage.reports.coverage import DAY, GRANULARITIES, HOUR, NEVER, Period
+from django_ratelimiter.usage.reports.coverage import DAY, HOUR, NEVER, Period
 from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.times import Granularity, floor, now, starts_of
 
@@ -90,35 +90,6 @@ class TestAfterDeletion:
         expected = sum(period.start <= moment < period.end for moment in moments)
         assert admitted(asked) == (expected, expected)
 
-    def test_a_few_hours_of_long_ago(self, moments: list[datetime]) -> None:
-        for ago, granularity in ((20 * DAY, Granularity.HOUR), (110 * DAY, Granularity.DAY)):
-            start = floor(now(), Granularity.MINUTE, BERLIN) - ago
-            asked = Period(start, start + 90 * MINUTE)
-            period = coverage.read_coverage().widen(asked)
-            assert period.start == floor(asked.start, granularity, BERLIN)
-            assert floor(period.end, granularity, BERLIN) == period.end >= asked.end
-            expected = sum(period.start <= moment < period.end for moment in moments)
-            assert admitted(asked) == (expected, expected)
-
-    @pytest.mark.parametrize(("ago", "granularity"), [(20 * DAY, Granularity.HOUR), (110 * DAY, Granularity.DAY)])
-    @pytest.mark.parametrize("length", [3 * HOUR, 3 * DAY, 9 * DAY])
-    @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kolkata"])
-    def test_steps_are_never_finer_than_what_is_left(
-        self, moments: list[datetime], ago: timedelta, granularity: Granularity, length: timedelta, zone: str
-    ) -> None:
-        start = floor(now(), Granularity.DAY, BERLIN) - ago
-        period = coverage.read_coverage().widen(Period(start, start + length))
-        with timezone.override(ZoneInfo(zone)):
-            report = Report(period)
-            points = report.points
-        taken = max(granularity, period.granularity, key=GRANULARITIES.index)
-        assert report.granularity is taken
-        widths = {point.end - point.start for point in points[1:-1] or points}
-        assert widths & {HOUR, DAY} == {HOUR if taken == "hour" else DAY}
-        expected = sum(period.start <= moment < period.end for moment in moments)
-        assert expected or length == 3 * HOUR
-        assert sum(point.figures.allowed for point in points) == expected
-
     def test_what_was_only_partly_deleted_is_not_read(self, moments: list[datetime]) -> None:
         """A deletion that was killed leaves some of the old minutes."""
         at = min(moments) + 40 * DAY
@@ -164,8 +135,3 @@ def test_counting_began_in_the_first_minute_and_not_at_the_midnight_before() -> 
     assert coverage.read_coverage().since == datetime(2026, 6, 1, 10, tzinfo=UTC)
     UsageBucket.objects.filter(granularity="hour").delete()
     assert coverage.read_coverage().since == first + 9 * HOUR  # the first minute there is of that day
-
-
-def test_the_period_before() -> None:
-    end = datetime(2026, 6, 1, tzinfo=UTC)
-    assert Period(end - DAY, end).before == Period(end - 2 * DAY, end - DAY)

@@ -112,18 +112,7 @@ class TestSeries:
 
 class TestBuckets:
     @pytest.mark.parametrize("granularity", list(Granularity))
-    @pytest.mark.parametrize(
-        "zone",
-        [
-            "UTC",
-            "Europe/Berlin",
-            "Asia/Kathmandu",
-            "Australia/Lord_Howe",
-            "America/Havana",
-            "Africa/Cairo",
-            "Asia/Gaza",
-        ],
-    )
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/Havana"])
     def test_they_cover_a_year_without_gap_or_overlap(self, granularity: Granularity, zone: str) -> None:
         place, start = ZoneInfo(zone), datetime(2025, 1, 1, tzinfo=UTC)
         end = start + timedelta(days=3 if granularity is Granularity.MINUTE else 366)

@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.admin.rules.limits import sentences
@@ -20,7 +20,6 @@ from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
-from tests.admin.pages import ADD_RULE, rule_form
 from tests.making import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -97,28 +96,15 @@ def test_what_is_no_interval(make: Make, interval: int) -> None:
         Rule.objects.create(slug="other", name="Other", sync_interval_ms=interval, mode="enforce")
 
 
-class TestAdmin:
-    LIMIT: dict[str, Any] = {"quota": 3, "window_seconds": 60}  # noqa: RUF012
-
-    def test_saves_an_interval(self, admin_client: Client) -> None:
-        assert admin_client.post(ADD_RULE, rule_form(self.LIMIT, sync_interval_ms="250")).status_code == 302
-        assert Rule.objects.get().sync_interval_ms == 250
-
-    def test_says_which_limit_it_cannot_be_for(self, admin_client: Client) -> None:
-        form = rule_form(self.LIMIT | {"algorithm": "leaky_bucket"}, sync_interval_ms="250")
-        response = admin_client.post(ADD_RULE, form)
-        assert "cannot be fetched in advance" in response.content.decode()
-        assert not Rule.objects.exists()
-
-    @pytest.mark.parametrize(
-        ("interval", "says"),
-        [(250, "keeps them for 0.25"), (-1, "Each process counts separately"), (None, ""), (0, "")],
-    )
-    def test_tells_what_it_means(self, interval: int | None, says: str) -> None:
-        rule = Rule(slug="near", name="Near", sync_interval_ms=interval)
-        told = sentences(RuleLimit(rule=rule, algorithm="fixed_window", quota=3, window_seconds=Decimal(60)))
-        assert says in told
-        assert ("process" in told) is bool(says)
+@pytest.mark.parametrize(
+    ("interval", "says"),
+    [(250, "keeps them for 0.25"), (-1, "Each process counts separately"), (None, ""), (0, "")],
+)
+def test_the_admin_tells_what_it_means(interval: int | None, says: str) -> None:
+    rule = Rule(slug="near", name="Near", sync_interval_ms=interval)
+    told = sentences(RuleLimit(rule=rule, algorithm="fixed_window", quota=3, window_seconds=Decimal(60)))
+    assert says in told
+    assert ("process" in told) is bool(says)
 
 
 def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(

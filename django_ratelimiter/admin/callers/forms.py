@@ -19,8 +19,7 @@ from ...databases import is_beside_users
 from ...identity import MAX_API_KEY, hash_api_key
 from ...inspection.caller import UnknownCaller, find_user, is_hash
 from ...models import AccessEntry, TierAssignment
-from ..rules.confirmation import CONFIRM, Confirmation
-from ..rules.forms import PlainDecimalField
+from ..rules.forms import CONFIRM, Confirmation, PlainDecimalField
 
 #: Before the hash of an API key, in a field that otherwise takes the key.
 HASHED: Final = "sha256:"

@@ -21,8 +21,8 @@ from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
-from ...inspection.grounds import tier_in_words
 from ...inspection.reset import UNBLOCK, reset
+from ...inspection.words import rejection_in_words, tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
@@ -82,11 +82,6 @@ KIND_LABELS: Final = {
     "digest": gettext_lazy("digest, from a report"),
     "reference": gettext_lazy("reference of a rejection, such as export#eJL8d1F2"),
 }
-
-
-def sees_callers(_page_of: Any, request: HttpRequest) -> bool:
-    """Return whether this user may see callers, or act on them."""
-    return Viewer(request).sees_callers
 
 
 @method_decorator(in_own_transactions)
@@ -152,20 +147,20 @@ def _reset(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
     """Reset the counter of the pressed button, or all, and show the result of the check."""
     names = list(filter(None, [request.POST["reset"]]))
     try:
-        outcome = reset(request.user, caller, names, request.POST.get("reason", ""))
+        text, took = reset(request.user, caller, names, request.POST.get("reason", ""))
     except EngineUnavailable as error:
         text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
         messages.error(request, text % {"why": error})
     except ValidationError as error:
         messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
     else:
-        messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
+        messages.add_message(request, messages.SUCCESS if took else messages.WARNING, text)
     return HttpResponseRedirect(_url(page_of, request.GET))
 
 
 def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) -> HttpResponse:
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
-    report = report_of(caller, request.user)
+    report = report_of(caller)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
     name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
     back = request.GET.urlencode()
@@ -183,14 +178,14 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
         **_rejections(report, viewer, slug, known),
         "tier": tier_in_words(report.tier),
-        "access_end": until_in_words(access.until) if access and access.until else "",
+        "access_end": until_in_words(access.expires_at) if access and access.expires_at else "",
         "assignments": rows.rows_with_period(
             grounds.assignments,
             viewer,
             back,
             *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
         ),
-        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.entry if access else None),
+        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.pk if access else None),
         **_counters(report, viewer),
     }
     if may_act:
@@ -200,7 +195,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         may_assign = bool(viewer.form_url("add", TierAssignment))
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
-        context |= rows.usage_rows(report.found)
+        context["usage"] = rows.known_usage(report.own)
     title = without_controls(_title(caller, name or key_name(caller, request.user)))
     return show(page_of, request, "caller", title, context)
 
@@ -214,24 +209,26 @@ def _url(page_of: Any, query: Any) -> str:
 def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[str, RuleRecord]) -> dict[str, Any]:
     """Return the context of recent rejections. slug: of the rule in the reference or the list that led here."""
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
-    others = [each for each in report.rejections if each not in asked]
-    shown = rejection_rows(others, viewer, report.access)
-    for row in shown:
-        rule = known[row["row"].reference.partition("#")[0]]
-        row["explain_url"] = rows.explain_url(viewer, report.caller, rule)
-    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": shown}
+    others = [
+        {
+            "text": rejection_in_words(each, report.access),
+            "explain_url": rows.explain_url(viewer, report.caller, known[each.reference.partition("#")[0]]),
+        }
+        for each in report.rejections
+        if each not in asked
+    ]
+    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": others}
 
 
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
-    found, shown = report.found, report.found.of(report.caller)
-    missing = [name for each in found.unread if ":" not in each.rule.slug for name in each.missing]
+    missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(shown, viewer),
-        "state": rows.state_of(shown, viewer),
+        "counters": rows.counter_rows(report.counters, viewer),
+        "state": rows.state_of(report.blocking, viewer),
         "unread": [
-            (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in found.unread
+            (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread
         ],
-        "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in found.unlimited],
+        "unlimited": [(rule, viewer.rule_url(rule.slug)) for rule in report.unlimited],
         "missing": [(name, label_of(name)) for name in dict.fromkeys(missing) if is_identity(name)],
     }
 

@@ -11,25 +11,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ...inspection import history
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
-from ...inspection.counters import Counter, Counters
-from ...inspection.explanation import at_limit_in_words
-from ...inspection.grounds import as_typed
+from ...inspection.counters import Blocking, Counter
+from ...inspection.words import at_limit_in_words, counter_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
-from ...rules.formatting import duration, units, until_in_words
-from ...rules.inline import identity_of
+from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...usage.reports import chart
+from ...usage.reports.callers import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
+from ...values.references import reference_of
 from ...values.terminal import without_controls
 from ..formatting import period_in_words, split_in_words
 from ..identities import may_see_names
 from ..pages import NulSafeAdmin
-from ..rejections import asked_about
 from ..viewer import Viewer
 from .forms import HASHED
 
@@ -145,15 +142,12 @@ MAX_DAYS: Final = 200
 
 
 class CounterRow(NamedTuple):
-    """A counter as text. used: "" = not known."""
+    """A counter, what it is counted by, and its state."""
 
     counter: Counter
     rule_url: str
-    limit: str
     counted_by: str
-    used: str
-    full: str
-    until: str
+    state: str
 
 
 class RuleLink(NamedTuple):
@@ -173,54 +167,24 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     }
     known = {name: value for name, value in values.items() if value}
     digest = caller.digest_for(rule) if rule is not None else None
-    return viewer.explain_url(asked_about(rule, digest, known) if rule is not None and digest else known)
+    if rule is not None and digest is not None:
+        known["reference"] = reference_of(rule.slug, digest)
+    return viewer.explain_url(known)
 
 
-def counter_rows(found: Counters, viewer: Viewer) -> list[CounterRow]:
+def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[CounterRow]:
     """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
-    counters = sorted(
-        found.counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent)
-    )
-    return [_row(counter, viewer) for counter in counters]
+    found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+    return [
+        CounterRow(each, viewer.rule_url(each.rule.slug), _counted_by(each), counter_in_words(each)) for each in found
+    ]
 
 
-def _row(counter: Counter, viewer: Viewer) -> CounterRow:
-    known = counter.verdict is not None
-    full_in = round(counter.verdict.reset_after * 1_000_000) if counter.verdict else 0
+def _counted_by(counter: Counter) -> str:
     by = split_in_words(counter.rule)
     if counter.stands_in:
         by = _("IP address, because these are missing: %(names)s") % {"names": by}
-    return CounterRow(
-        counter,
-        viewer.rule_url(counter.rule.slug),
-        _limit(counter),
-        _("by %(by)s") % {"by": by} if counter.rule.partition_by else by,
-        _used(counter) if known else "",
-        _rough(full_in) if known else "",
-        _("until %(until)s") % {"until": until_in_words(counter.blocked_until)} if counter.blocked_until else "",
-    )
-
-
-def _limit(counter: Counter) -> str:
-    if not counter.is_assumed or not counter.tier:
-        return counter.limit
-    return _("%(limit)s, if in tier %(tier)s") % {"limit": counter.limit, "tier": counter.tier}
-
-
-def _used(counter: Counter) -> str:
-    figures = {"used": units(counter.used or 0), "capacity": units(counter.capacity), "left": units(counter.left or 0)}
-    if not counter.is_assumed:
-        return _("%(used)s of %(capacity)s, %(left)s left") % figures
-    return (_("%(used)s used") if counter.left else _("%(used)s or more used")) % figures
-
-
-def _rough(microseconds: int) -> str:
-    """Return a duration as text, as precise as operators need it."""
-    seconds = -(-microseconds // 1_000_000)
-    for size in (86_400, 3_600, 60):
-        if seconds >= 2 * size:
-            return duration(-(-seconds // size) * size * 1_000_000)
-    return duration(seconds * 1_000_000) if seconds else _("now")
+    return _("by %(by)s") % {"by": by} if counter.rule.partition_by else by
 
 
 class State(NamedTuple):
@@ -235,9 +199,9 @@ class State(NamedTuple):
     elsewhere: Sequence[RuleLink]
 
 
-def state_of(found: Counters, viewer: Viewer) -> State:
+def state_of(blocking: Blocking, viewer: Viewer) -> State:
     """Return the state of the caller."""
-    own, shared, elsewhere = found.blocking
+    own, shared, elsewhere = blocking
     in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in shared}.values())
     return State(
         _named(own, viewer), list(zip(in_words, _named(shared, viewer), strict=True)), _named(elsewhere, viewer)
@@ -271,7 +235,7 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
             "url": viewer.row_url(each) and viewer.url(f"{each._meta.model_name}_change", each.pk, **{BACK: back}),
             "end_url": viewer.form_url("delete", type(each), each.pk, **{BACK: back}),
             "period": period_in_words(*period_of(each)),
-            "times": "" if getattr(each, "multiplier", 1) == 1 else as_typed(each.multiplier),
+            "times": "" if getattr(each, "multiplier", 1) == 1 else f"{each.multiplier.normalize():f}",
             "counts": each.pk in counting,
         }
         for each in rows
@@ -283,15 +247,11 @@ def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datet
     return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
 
 
-def usage_rows(counters: Counters) -> dict[str, Any]:
-    """Return the known usage, the latest first, with the names of the rules; and its chart, if there is any."""
-    usage = history.usage_of({each.rule.slug: each.digest for each in counters.own})
-    names = {each.rule.slug: each.rule.name for each in counters.own}
-    days = [day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]]
-    identities = {identity: each.digest for each in counters.own if (identity := identity_of(each.rule))}
-    totals = history.totals_of(usage, identities)
-    has_any = any(each.requests for each in totals)
-    return {"usage": usage._replace(days=days), "usage_chart": chart.days(totals) if has_any else None}
+def known_usage(counters: Sequence[Counter]) -> Usage:
+    """Return the known usage, the latest first, with the names of the rules."""
+    usage = usage_of({each.rule.slug: each.digest for each in counters})
+    names = {each.rule.slug: each.rule.name for each in counters}
+    return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])
 
 
 def name_of(caller: Caller, request: HttpRequest) -> str:

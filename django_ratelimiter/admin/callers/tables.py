@@ -17,10 +17,11 @@ from ...inspection.references import PERMISSION
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
-from ..rules.confirmation import show_question
+from ..rules.forms import show_question
 from ..versioned import VersionedAdmin
+from ..viewer import Viewer, sees_callers
 from .forms import AccessEntryForm, AssignmentForm, NewAccessEntryForm, NewAssignmentForm, UserSelect
-from .page import caller_view, sees_callers
+from .page import caller_view
 from .rows import CallerRowAdmin
 
 GRANT = {
@@ -90,7 +91,7 @@ class TierAdmin(VersionedAdmin):
 class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
     """Assignments. The subject of an assignment cannot be changed; add an assignment for another one."""
 
-    pages = (Page("caller/", "caller", caller_view, sees_callers),)
+    pages = (Page("caller/", caller_view, sees_callers),)
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "anchor_day", "period", "reason")
     list_filter = ("tier", PeriodFilter)
@@ -102,7 +103,7 @@ class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
 
     def get_model_perms(self, request: HttpRequest) -> dict[str, bool]:
         """Show the app in the admin to users who can reset counters of callers, but cannot view assignments."""
-        return {**super().get_model_perms(request), "act": sees_callers(self, request)}
+        return {**super().get_model_perms(request), "act": Viewer(request).sees_callers}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[TierAssignment]:
         # Not joined: users may be in another database.

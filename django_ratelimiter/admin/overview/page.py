@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, Final
 
 from django.db import router
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from ...checks.common import SYMPTOMS
-from ...rules.formatting import units
-from ...rules.stored import tables
+from ...models import UsageBucket
+from ...rules.formatting import ago, units
+from ...rules.stored import storage, tables
+from ...rules.stored.history.back import BROUGHT_BACK
+from ...rules.stored.history.log import RECENT
 from ...rules.stored.storage import primary
 from ...usage.collector.lag import Lag
-from ...usage.reports.chart import Bar, bars
-from ...usage.reports.totals import Freshness, freshness
-from ..formatting import ago
-from ..history import offered_undo
-from ..identities import names_in_words
+from ...usage.reports.chart import bars
+from ...usage.reports.coverage import HOUR
+from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last
+from ...usage.times import Granularity, aware, stored
 from ..viewer import Viewer
-from . import last_hour
-from .attention import Item, health_items, proxy_items, read_waiting, rule_items, status_items, usage_items
-from .health import Health, Status, engine_in_words, outage_began, read_health, read_status
-from .last_hour import LastHour
-from .search import search_context
+from . import state
+from .state import RESET, RESUMED, STOPPED, Item, Status
+
+MAX_RULES: Final = 8
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -38,33 +42,33 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
     if not tables.exists("RuleSetVersion", router.db_for_write):
         text = _("The tables of this app do not exist yet. Run manage.py migrate.")
         return {"tables_missing": text.replace("manage.py migrate", tables.command_for(primary()))}
-    health = read_health(in_detail=viewer.sees_engine)
-    status = read_status(health)
-    items: list[Item] = [*status_items(status, health, viewer), *health_items(health), *proxy_items(health)]
+    health = state.read_health(in_detail=viewer.sees_engine)
+    status = state.read_status(health)
+    items: list[Item] = [
+        *state.status_items(status, health, viewer),
+        *state.health_items(health),
+        *state.proxy_items(health),
+    ]
     context: dict[str, Any] = {
         "status": status,
-        "degraded_since": outage_began(health),
+        "degraded_since": state.outage_began(health),
         "pages": _pages(viewer, status),
-        **search_context(viewer),
+        **viewer.search_context(),
     }
     if not viewer.sees_engine:
         return context
-    context["health"] = _health(health, viewer)
+    context |= {"health": health, "server": state.engine_in_words(), "sees_rules": viewer.sees_rules}
     if viewer.sees_rules:
         context["version"] = _version(status, viewer)
     if viewer.sees_usage:
-        fresh, hour = freshness(), last_hour.read_last_hour()
+        fresh, hour = freshness(), _last_hour(viewer)
         is_known = fresh.collected_at is not None or fresh.latest is not None  # else all figures would be 0
         answers = health.milliseconds is not None
-        waiting = read_waiting(fresh) if answers else None
-        items += usage_items(hour, waiting, viewer, is_known=is_known, engine_answers=answers)
-        context |= {
-            "collected": _collected(fresh, waiting),
-            "hour_is_known": is_known,
-            **_hour(hour, viewer),
-        }
+        waiting = state.read_waiting(fresh) if answers else None
+        items += state.usage_items(hour["figures"], waiting, viewer, is_known=is_known, engine_answers=answers)
+        context |= {"collected": _collected(fresh, waiting), "hour_is_known": is_known, **hour}
     if viewer.sees_rules:
-        items += rule_items(viewer)
+        items += state.rule_items(viewer)
     return {**context, "items": items, "symptoms_url": SYMPTOMS}
 
 
@@ -74,21 +78,22 @@ def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
     return {
         "number": status.number,
         "row": status.version,
-        "undo": offered_undo(viewer),
         "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
+        **_way_back(viewer),
     }
 
 
-def _health(health: Health, viewer: Viewer) -> Mapping[str, Any]:
-    server = engine_in_words()
-    milliseconds = health.milliseconds
-    return {
-        "is_memory": not server,
-        "server": server if viewer.sees_rules else "",
-        "round_trip": None if milliseconds is None else _("%s ms") % number_format(round(milliseconds, 1), 1),
-        "problem": health.problem if viewer.sees_rules else "",
-        "open_breakers": health.open_breakers,
-    }
+def _way_back(viewer: Viewer) -> dict[str, Any]:
+    """Return the last change of rules, and the version before it to bring back; empty = none, or they may not.
+
+    By its summary: what it changed is read on the next page. Not of one that has itself brought a version back.
+    """
+    rows = storage.snapshots().defer("snapshot")[: RECENT + 1] if viewer.may("publish_rule") else ()
+    changes = (pair for pair in pairwise(rows) if not pair[0].summary.startswith((STOPPED, RESUMED, RESET)))
+    changed, before = next(changes, (None, None))
+    if changed is None or changed.summary.startswith(BROUGHT_BACK):
+        return {}
+    return {"changed": changed, "before": before, "back_url": viewer.version_url("history_bring_back", before)}
 
 
 def _collected(fresh: Freshness, waiting: Lag | None) -> str:
@@ -99,49 +104,39 @@ def _collected(fresh: Freshness, waiting: Lag | None) -> str:
     return _("%(when)s; nothing is waiting") % {"when": when} if waiting and not waiting.batches else when
 
 
-def _hour(hour: LastHour, viewer: Viewer) -> dict[str, Any]:
-    starts = [hour.period.start + (hour.period.end - hour.period.start) * place / 60 for place in range(60)]
-    times = [date_format(timezone.localtime(start), "H:i") for start in starts]
+def _last_hour(viewer: Viewer) -> dict[str, Any]:
+    """Return the context of the hour before the running minute: by minute, and of the rules that rejected most.
+
+    figures: of all rules, each request once. Two queries.
+    """
+    period = last(HOUR)
+    within = Q(granularity=Granularity.MINUTE, start__gte=stored(period.start), start__lt=stored(period.end))
+    found = {aware(start): figures for start, figures in by_start(within).items()}
+    minutes = [period.start + timedelta(minutes=place) for place in range(60)]
+    rejected = [found.get(minute, Figures()).rejected for minute in minutes]
+    times = [date_format(timezone.localtime(minute), "H:i") for minute in minutes]
+    labels = [f"{time}: {units(value)}" for time, value in zip(times, rejected, strict=True)]
+    rows: QuerySet[Any, Any] = UsageBucket.objects.order_by().filter(within)
+    sums = rows.values_list("rule_slug").annotate(**SUMS)
+    rejecting = sums.filter(Q(sum_rejected__gt=0) | Q(sum_shadow_rejected__gt=0))
+    ranked = rejecting.order_by("-sum_rejected", "-sum_shadow_rejected", "rule_slug")[:MAX_RULES]
     return {
         "hour_from": times[0],
-        "hour_until": date_format(timezone.localtime(hour.period.end), "H:i T"),
-        "hour_bars": _bars(times, hour.by_minute),
-        "hour_most": units(max(hour.by_minute)),
-        "figures": hour.figures,
+        "hour_until": date_format(timezone.localtime(period.end), "H:i T"),
+        "hour_bars": bars([{"rejected": value} for value in rejected], labels),
+        "hour_most": units(max(rejected)),
+        "figures": sum(found.values(), Figures()),
         "rules": [
             {
-                "name": viewer.rule(rule.slug),
-                "url": viewer.rule_url(rule.slug),
-                "report_url": viewer.report_url(rule.slug),
-                "figures": rule.figures,
-                "bars": _bars(times, rule.by_minute),
-                "in_words": _("At most %s in a minute") % units(max(rule.by_minute)),
+                "name": viewer.rule(slug),
+                "url": viewer.rule_url(slug),
+                "report_url": viewer.report_url(slug),
+                "figures": Figures(*figures),
             }
-            for rule in hour.rules
+            for slug, *figures in ranked
         ],
-        "callers": _callers(viewer),
         "report_url": viewer.url("usagebucket_changelist", period="1h"),
     }
-
-
-def _callers(viewer: Viewer) -> list[dict[str, Any]]:
-    found = last_hour.read_rejected_callers()
-    names = names_in_words(viewer.request.user, [each.partition for each in found])
-    return [
-        {
-            "caller": caller,
-            "name": names.get(caller.partition, ""),
-            "url": viewer.digest_url(caller.partition, rule=caller.rule_slug),
-            "rule": viewer.rule(caller.rule_slug),
-            "rule_url": viewer.report_url(caller.rule_slug, by="rejected"),
-        }
-        for caller in found
-    ]
-
-
-def _bars(times: list[str], values: list[int]) -> list[Bar]:
-    labels = [f"{time}: {units(value)}" for time, value in zip(times, values, strict=True)]
-    return bars([{"rejected": value} for value in values], labels)
 
 
 def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
@@ -153,7 +148,7 @@ def _pages(viewer: Viewer, status: Status) -> list[dict[str, Any]]:
         (viewer.sees_rules, pgettext("of the rules", "History"), "history"),
         (viewer.sees_rules, _("Explain a request"), "explain"),
         (viewer.sees_usage, _("Recent rejections"), "rejections"),
-        (viewer.sees_usage, _("Top callers"), "usagebucket_top_callers"),
+        (viewer.sees_usage, _("Top callers"), "usage_top_callers"),
         (viewer.sees_usage, _("Usage reports"), "usagebucket_changelist"),
         (
             viewer.may("switch_enforcement"),

@@ -23,7 +23,7 @@ from ...conf import is_alias, settings
 from ...exceptions import EngineUnavailable
 from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of
-from ...inspection.references import digests_of, find_reference, known_rules, rules_of
+from ...inspection.references import digests_of, known_rules, rules_of
 from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
@@ -240,13 +240,12 @@ def _references(text: str, viewer: Viewer) -> Iterator[Match]:
 
     That page tells one from the other.
     """
-    try:
-        reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
-        digests = digests_of(reference) if reference and viewer.sees_callers else []
-    except EngineUnavailable:
-        reference, digests = parse_reference(text, known_rules()), []
+    reference, digests = parse_reference(text, known_rules()), list[str]()
     if reference is None:
         return
+    if viewer.sees_callers:
+        with suppress(EngineUnavailable):
+            digests = digests_of(reference)
     for digest in digests:
         yield Match(_("Caller"), str(reference), viewer.digest_url(digest, rule=rules_of(reference)[0]))
     if not digests and viewer.sees_rules:
@@ -270,17 +269,6 @@ _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
 
 
-def search_context(viewer: Viewer) -> dict[str, str]:
-    """Return the context of the search field; empty for users who could find nothing."""
-    if not viewer.searches:
-        return {}
-    if viewer.sees_rules:
-        text = _("User, API key, address, rule, path, or the reference of a rejection")
-    else:
-        text = _("User, API key, address, or the reference of a rejection")
-    return {"search_url": viewer.url("search"), "search_label": text}
-
-
 def may_search(_page_of: Any, request: HttpRequest) -> bool:
     """Return whether the search could find anything for this user."""
     return Viewer(request).searches
@@ -300,5 +288,5 @@ def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     matches = find(text, viewer)
     if len(matches) == 1:
         return HttpResponseRedirect(matches[0].url)
-    context = {"matches": matches, "searched": bool(text.strip()), **search_context(viewer)}
+    context = {"matches": matches, "searched": bool(text.strip()), **viewer.search_context()}
     return show(page_of, request, "search", _("Search"), context)

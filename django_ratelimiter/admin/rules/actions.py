@@ -1,26 +1,39 @@
-"""The actions of the list of rules: off, shadow, enforce, and reset of all counters; and what they leave to a file."""
+"""What is done with rules beside their forms: actions of their list, stop of all enforcement, download as a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.core.exceptions import BadRequest
+from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.db.models.signals import post_save, pre_save
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ...models import Rule, RuleLimit
+from ...models import Rule, RuleLimit, RuleSetState
+from ...rules import cache
 from ...rules.files.writing import text_of_database
 from ...rules.formatting import listed
-from ...rules.stored.history.rows import signals_of_save
 from ...rules.stored.storage import primary
-from ..versioned import SaveAborted, saved_as_version
-from .confirmation import may_enforce, question_page
+from ..overview.state import RESET
+from ..pages import show
+from ..versioned import ReasonField, SaveAborted, saved_as_version, warn_if_unpublished
+from ..viewer import Viewer
+from .forms import CONFIRM, may_enforce
+
+#: The permission to stop all enforcement, and to resume it.
+MAY_SWITCH: Final = "switch_enforcement"
 
 
 class RuleActions(admin.ModelAdmin):
@@ -61,7 +74,7 @@ class RuleActions(admin.ModelAdmin):
         limits = RuleLimit.objects.using(primary()).filter(rule__in=chosen)
         limited = {*limits.values_list("rule", flat=True)}
         rules = [rule for rule in chosen if rule.pk in limited]
-        with saved_as_version(request, f"counters reset: {', '.join(rule.slug for rule in rules)}"):
+        with saved_as_version(request, f"{RESET}: {', '.join(rule.slug for rule in rules)}"):
             if not (current := [*limits]):  # read under the lock
                 raise SaveAborted
             _raise_generations(current)
@@ -96,6 +109,21 @@ class RuleActions(admin.ModelAdmin):
             self.message_user(request, text % {"mode": mode.label}, messages.WARNING)
 
 
+def question_page(page_of: Any, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:
+    """Return the confirmation page before the action enforces these rules; `None` = not needed, or confirmed."""
+    rules = list(queryset)
+    affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
+    if not affected or CONFIRM in request.POST:
+        return None
+    context = {
+        "rules": rules,
+        "for_everybody": affected,
+        "confirm_name": CONFIRM,
+        "checkbox_name": ACTION_CHECKBOX_NAME,
+    }
+    return show(page_of, request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
+
+
 def _raise_generations(limits: Sequence[RuleLimit]) -> None:
     """Give all limits of a rule the same new generation."""
     highest: dict[int, int] = {}
@@ -112,8 +140,12 @@ def _save(rows: Sequence[Rule] | Sequence[RuleLimit], column: str) -> None:
     On SQLite there is a query for every few hundred rows.
     """
     model: Any = type(rows[0])
-    with signals_of_save(rows, created=False, columns=frozenset({column})):
-        model._base_manager.using(primary()).bulk_update(rows, [column])
+    named: Any = {"raw": False, "using": primary(), "update_fields": frozenset({column})}
+    for row in rows:
+        pre_save.send(model, instance=row, **named)
+    model._base_manager.using(primary()).bulk_update(rows, [column])
+    for row in rows:
+        post_save.send(model, instance=row, created=False, **named)
 
 
 def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> None:
@@ -121,7 +153,7 @@ def _log_changes(request: HttpRequest, rules: Sequence[Rule], message: Any) -> N
     LogEntry.objects.log_actions(request.user.pk, rules, CHANGE, message)  # type: ignore[arg-type]
 
 
-def download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
+def rules_download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
     """Send the rules as a file. Access entries are not in it."""
     response = HttpResponse(text_of_database("yaml"), content_type="application/yaml; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="ratelimits.yaml"'
@@ -150,3 +182,40 @@ def name_locked(request: HttpRequest, slugs: Sequence[str]) -> None:
 def is_locked(rule: Any) -> bool:
     """Return whether this is a rule of a file, which cannot be changed or deleted here."""
     return rule is not None and rule.owner == Rule.Owner.FILE
+
+
+class SwitchForm(forms.Form):
+    """The reason."""
+
+    reason = ReasonField(
+        required=False, help_text=gettext_lazy("Why you stop or resume enforcement. The history shows it.")
+    )
+
+
+def enforcement_view(page_of: Any, request: HttpRequest) -> HttpResponse:
+    """Ask, and do it once confirmed. The form has the direction, so that two operators do not undo each other."""
+    form, enforced = SwitchForm(), cache.enforcement_enabled()
+    if request.method == "POST":
+        if request.POST.get("enforcement") not in ("on", "off"):
+            raise BadRequest("enforcement: must be on or off.")
+        form, enforced = SwitchForm(request.POST), request.POST["enforcement"] == "off"
+        if form.is_valid():
+            _switch(page_of, request, not enforced, form.cleaned_data["reason"])
+            viewer = Viewer(request)  # without the permission to view rules, there is only the app's front page
+            return HttpResponseRedirect(viewer.url("rule_changelist") if viewer.sees_rules else viewer.overview_url())
+    title = _("Stop all enforcement?") if enforced else _("Resume enforcement?")
+    return show(page_of, request, "enforcement", title, {"enforced": enforced, "form": form})
+
+
+def _switch(page_of: Any, request: HttpRequest, enabled: bool, reason: str) -> None:
+    changed = cache.switch_enforcement(enabled, request.user, reason)
+    if enabled:
+        text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
+    else:
+        text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
+    if changed:
+        logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}" if reason else text
+        page_of.log_change(request, RuleSetState.objects.using(primary()).get(), logged)
+    if not cache.last_publish_failed():
+        messages.success(request, text)
+    transaction.on_commit(partial(warn_if_unpublished, request), using=primary())

@@ -19,21 +19,27 @@ from ...models import Rule
 from ...rules import cache
 from ...rules import inline as code
 from ...rules.stored.compiler import reasons_against
-from ..enforcement import PERMISSION as MAY_SWITCH
-from ..enforcement import enforcement_view
 from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
-from ..history import bring_back_view, history_view, offered_undo, version_view, versions_view
+from ..history import history_bring_back_view, history_version_view, history_view, offered_undo, rule_history_view
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
 from ..versioned import SEEN
 from ..viewer import Viewer
-from .actions import RuleActions, download_view, is_locked, locked_among, name_locked, owner_note
-from .confirmation import may_enforce, show_question
-from .forms import RuleForm
+from .actions import (
+    MAY_SWITCH,
+    RuleActions,
+    enforcement_view,
+    is_locked,
+    locked_among,
+    name_locked,
+    owner_note,
+    rules_download_view,
+)
+from .forms import RuleForm, show_question
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
-from .listing import CodeRule, RuleChangeList, TierFilter, ViewFilter
+from .listing import RuleChangeList, TierFilter, ViewFilter, in_words
 from .presets import PrefilledAdmin, presets
 from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
@@ -55,7 +61,7 @@ FIELDSETS: Final[Any] = (
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner_shown"),
+            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."
@@ -72,14 +78,14 @@ _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
 
 
-def sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
-    """Return sentences about the entered limit, and its errors by field. Saves nothing."""
-    return JsonResponse(live_preview(request.GET))
+def rule_sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+    """Return sentences about the entered limit, or its errors. Saves nothing."""
+    return JsonResponse({"text": live_preview(request.GET)})
 
 
-def views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
+def rule_views_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
     """Return the views that the entered rule would match, as text. Saves nothing."""
-    return JsonResponse({"views": typed_views_in_words(request.GET)})
+    return JsonResponse({"text": typed_views_in_words(request.GET)})
 
 
 def _may_edit(rules: Any, request: HttpRequest) -> bool:
@@ -95,20 +101,20 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     """Rules. Those of a file cannot be changed or deleted."""
 
     pages = (
-        Page("explain/", "explain", explain_view, _may_view),
-        Page("search/", "search", search_view, may_search),
-        Page("enforcement/", "enforcement", enforcement_view, MAY_SWITCH),
-        Page("history/", "history", versions_view, _may_view),
-        Page("history/<str:key>/", "history_version", version_view, _may_view),
-        Page("history/<str:key>/bring-back/", "history_bring_back", bring_back_view, _may_view),
-        Page("file/download/", "rules_download", download_view, _may_view),
-        Page("sentences/", "rule_sentences", sentences_view, _may_edit),
-        Page("views/", "rule_views", views_view, _may_edit),
+        Page("explain/", explain_view, _may_view),
+        Page("search/", search_view, may_search),
+        Page("enforcement/", enforcement_view, MAY_SWITCH),
+        Page("history/", history_view, _may_view),
+        Page("history/<str:key>/", history_version_view, _may_view),
+        Page("history/<str:key>/bring-back/", history_bring_back_view, _may_view),
+        Page("file/download/", rules_download_view, _may_view),
+        Page("sentences/", rule_sentences_view, _may_edit),
+        Page("views/", rule_views_view, _may_edit),
     )
     form = RuleForm
     inlines = (RuleLimitInline,)
     radio_fields = {"mode": admin.HORIZONTAL}  # noqa: RUF012
-    readonly_fields = ("matching_views", "owner_shown")
+    readonly_fields = ("matching_views", "owner")
     list_display = ("name", "mode_shown", "place", "counted_by", "limits")
     list_filter = ("mode", ViewFilter, ("limits__tier", TierFilter), "owner")
     search_fields = ("name", "slug", "path", "view_name", "scope", "description")
@@ -116,7 +122,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     class Media:
         css = {"all": [f"django_ratelimiter/{name}.css" for name in ("control", "rules", "forecast")]}  # noqa: RUF012
-        js = tuple(f"django_ratelimiter/{name}.js" for name in ("rules", "rule_list"))
+        js = ("django_ratelimiter/rules.js",)
 
     def __init__(self, model: type[Rule], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)
@@ -130,11 +136,11 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
-        is_free = not is_locked(obj) or obj.pk == typed
+        is_free = obj is None or not is_locked(obj) or obj.pk == typed
         return super().has_change_permission(request, obj) and is_free
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_delete_permission(request, obj) and not is_locked(obj)
+        return super().has_delete_permission(request, obj) and (obj is None or not is_locked(obj))
 
     def note_lock(self, request: HttpRequest, row: Model) -> None:
         if is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
@@ -152,11 +158,11 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         """Show the rules, below them those written in code, which are read-only, and a link to undo a late change."""
         viewer = Viewer(request, self.admin_site)
         context = {
-            "rules_in_code": [CodeRule.of(rule) for rule in code.registered()],
+            "rules_in_code": [in_words(rule) for rule in code.registered()],
             "presets": presets,
             "may_switch": viewer.may(MAY_SWITCH),
             "enforced": cache.enforcement_enabled(),
-            "undo": offered_undo(viewer, lately=True) if request.method == "GET" else None,
+            "undo": offered_undo(viewer) if request.method == "GET" else None,
         }
         return super().changelist_view(request, context | (extra_context or {}))
 
@@ -169,7 +175,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
             return super().history_view(request, object_id)  # it shows a message
         if not self.has_view_or_change_permission(request, rule):
             raise PermissionDenied
-        return history_view(self, request, rule, extra_context)
+        return rule_history_view(self, request, rule, extra_context)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         name_locked(request, locked_among(objs))  # Django's page only says that a permission is missing
@@ -195,11 +201,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
-        form: Any = super().get_form(request, obj, change, **kwargs)
-        form.may_enforce = may_enforce(request)
-        return form
-
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         show_question(context["adminform"])
         form = context["adminform"].form
@@ -211,7 +212,6 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         limits = RuleLimitInline(self.model, self.admin_site)
         context |= limits_context() | {"suggestions": suggestions()}
         context["is_locked"] = is_locked(rule)
-        context["may_copy"] = self.has_add_permission(request)
         if kwargs.get("add") and request.method == "GET":
             context |= {"is_filled": True} if request.GET.keys() & {"slug", "copy"} else {"presets": presets}
         may_change = self.has_change_permission(request, rule) if rule else True
@@ -219,23 +219,17 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         context["limits_locked"] = may_change and not may_edit
         if rule and request.method == "GET":  # after a POST with errors it contains unsaved values
             context["reasons_against"] = reasons_against(rule)
-            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug, lately=True)
+            context["undo"] = offered_undo(Viewer(request, self.admin_site), rule.slug)
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def response_add(self, request: HttpRequest, obj: Rule, *args: Any, **kwargs: Any) -> HttpResponse:
-        response = super().response_add(request, obj, *args, **kwargs)
-        _message_effect(request, obj)
-        return response
-
-    def response_change(self, request: HttpRequest, obj: Rule) -> HttpResponse:
-        response = super().response_change(request, obj)
-        _message_effect(request, obj)
-        return response
-
-    @admin.display(description=gettext_lazy("owner"))
-    def owner_shown(self, rule: Rule) -> str:
-        """Return the owner of a rule."""
-        return str(rule.get_owner_display())
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save it, and say why the rule may match no request."""
+        super().save_related(request, form, formsets, change)
+        if not form.instance.limits.exists():
+            messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
+            return
+        for doubt in doubts(form.instance):
+            messages.warning(request, doubt)
 
     @admin.display(description=gettext_lazy("Views that match"))
     def matching_views(self, rule: Rule) -> str:
@@ -268,21 +262,3 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     def limits(self, rule: Any) -> Any:
         """Return its limits as a short text, or why it cannot be used."""
         return rule.in_words
-
-
-def _message_effect(request: HttpRequest, rule: Rule) -> None:
-    """Show what a saved rule does from now on, below Django's own message."""
-    if not rule.limits.exists():
-        messages.warning(request, _("This rule has no limits, so it applies to nobody yet."))
-        return
-    texts = {
-        Rule.Mode.OFF: _("Off: it applies to no request."),
-        Rule.Mode.SHADOW: _(
-            "In shadow: it counts which requests it would reject, and rejects none. "
-            "Choose the mode “enforce” when its numbers look right."
-        ),
-        Rule.Mode.ENFORCE: _("Enforced: requests beyond its limits are rejected."),
-    }
-    messages.info(request, texts[Rule.Mode(rule.mode)])
-    for doubt in doubts(rule):
-        messages.warning(request, doubt)

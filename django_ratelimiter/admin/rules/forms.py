@@ -6,9 +6,12 @@ from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
+from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
+from django.db.models import PositiveBigIntegerField
+from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -17,13 +20,13 @@ from django.utils.translation import gettext_lazy
 
 from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
-from ...models.options import NOT_GIVEN, columns_used
+from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS
-from ...rules.stored.history.log import first_generation
+from ...rules.stored.storage import committed_version
 from ..forecast import UnsavedForm
+from ..history import PUBLISH
 from ..identities import ChoiceListField, IdentitiesField
-from .confirmation import EnforcingForm
-from .targets import path_suggestions
+from ..versioned import NotAColumn
 
 #: The seconds of each unit, and its name. Without a unit, as programs send it, the number is in seconds.
 UNITS: Final = (
@@ -105,7 +108,9 @@ class WindowField(PlainDecimalField):
 
 
 #: The fields of a limit with a number of units.
-_UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
+_UNITS: Final = frozenset(
+    [each.name for each in RuleLimit._meta.concrete_fields if isinstance(each, PositiveBigIntegerField)]
+)
 
 
 class KeepStoredChoicesForm(forms.ModelForm):
@@ -120,8 +125,49 @@ class KeepStoredChoicesForm(forms.ModelForm):
                 field.choices = [(value, value), *known]
 
 
-class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
-    """A rule with checkboxes for lists, and suggestions for names of views."""
+#: The name of the checkbox that must be ticked.
+CONFIRM: Final = "confirm_everybody"
+
+#: The fields of a rule that determine whether it needs confirmation.
+_FIELDS: Final = ("mode", "methods", "path_kind", "path", "view_name", "scope", "partition_by")
+
+_TITLE: Final = gettext_lazy("Enforce this rule for everybody?")
+_WARNING: Final = gettext_lazy(
+    "This rule would be enforced for every request, and all callers share one counter. "
+    "As soon as its quota is used, every caller is rejected until the counter resets."
+)
+_NEEDED: Final = gettext_lazy(
+    "You cannot choose “enforce”: you need the permission “Can have rules enforced, and bring back a version”. "
+    "Save the rule in shadow, and ask somebody who has this permission."
+)
+
+
+class Confirmation(NotAColumn, forms.BooleanField):
+    """A checkbox."""
+
+
+def may_enforce(request: HttpRequest) -> bool:
+    """Return whether the user of this request may set the mode to "enforce"."""
+    return request.user.has_perm(PUBLISH)
+
+
+def show_question(adminform: AdminForm, title: Any = _TITLE, warning: Any = _WARNING) -> None:
+    """Add the checkbox at the top of the form's page, if it is required."""
+    if getattr(adminform.form, "needs_confirmation", False):
+        affected: Any = {"fields": (CONFIRM,), "description": warning}
+        adminform.fieldsets = [(title, affected), *adminform.fieldsets]
+
+
+def _is_enforced_for_everybody(rule: Rule) -> bool:
+    return rule.mode == Rule.Mode.ENFORCE and rule.is_for_everybody
+
+
+class RuleForm(UnsavedForm, KeepStoredChoicesForm):
+    """A rule with checkboxes for lists, and suggestions for names of views.
+
+    It offers the mode "enforce" to users with the permission, and for a rule that is enforced already. To enforce it
+    for all callers, a box must be ticked; the page shows it if `needs_confirmation`.
+    """
 
     methods = ChoiceListField(
         label=gettext_lazy("Methods"),
@@ -134,6 +180,8 @@ class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
         required=False,
         help_text=Rule._meta.get_field("partition_by").help_text,
     )
+    confirm_everybody = Confirmation(label=gettext_lazy("Yes, enforce it for every request"), required=False)
+    needs_confirmation = False
 
     class Meta:
         model = Rule
@@ -146,8 +194,29 @@ class RuleForm(UnsavedForm, EnforcingForm, KeepStoredChoicesForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "path" in self.fields:  # missing on a read-only page
-            self.fields["path"].widget.attrs["list"] = path_suggestions(self["path_kind"].value())
+        enforce, mode = Rule.Mode.ENFORCE, self.fields.get("mode")
+        if not isinstance(mode, forms.ChoiceField) or may_enforce(self.request) or self.instance.mode == enforce:
+            return
+        mode.choices = [choice for choice in Rule.Mode.choices if choice[0] != enforce]
+        mode.help_text = f"{mode.help_text} {_NEEDED}"
+        mode.error_messages["invalid_choice"] = _NEEDED
+        if self.initial.get("mode") == enforce:  # a link may have set it
+            self.initial["mode"] = Rule.Mode.SHADOW.value
+
+    def clean(self) -> dict[str, Any] | None:
+        super().clean()
+        data = self.cleaned_data
+        fields = {name: data[name] for name in _FIELDS if name in data}
+        was_enforced = self.instance.pk is not None and _is_enforced_for_everybody(self.instance)
+        is_complete = len(fields) == len(_FIELDS)
+        self.needs_confirmation = is_complete and not was_enforced and _is_enforced_for_everybody(Rule(**fields))
+        if self.needs_confirmation and not data.get(CONFIRM):
+            text = _(
+                "Tick this box to save the rule as it is. Or choose what it is counted by, which requests it "
+                "applies to, or the mode “shadow”."
+            )
+            self.add_error(CONFIRM, ValidationError(text, code="unconfirmed"))
+        return data
 
 
 class RuleLimitForm(KeepStoredChoicesForm):
@@ -251,10 +320,13 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
 
     @cached_property
     def _generation(self) -> int:
-        """The generation of new limits: a new rule must not use the counters of a deleted one with its name."""
+        """The generation of new limits: a new rule must not use the counters of a deleted one with its name.
+
+        Each reset raises a generation by 1 and makes a version, so none has reached the number of this version.
+        """
         if self.initial_forms:
             return int(max(other.instance.generation for other in self.initial_forms))
-        return first_generation(self.instance.slug)
+        return committed_version().number
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them as new: two may have swapped their windows.

@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import NON_FIELD_ERRORS
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest, QueryDict
 from django.utils.formats import number_format
@@ -21,13 +20,12 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ...engine.algorithms import STEPS, Microseconds, Units
 from ...engine.calendars import CALENDARS
-from ...engine.limits import Limit
+from ...engine.limits import LOCAL_MS, MAX_SYNC_MS, Limit
 from ...engine.registry import Algorithm
 from ...models import Rule, RuleLimit
-from ...models.options import NOT_GIVEN, columns_used
+from ...models.limits import NOT_GIVEN, columns_used
 from ...rules.formatting import duration, per, rate_in_words, units
 from ...values.bounds import MAX_LIMITS
-from ...values.sync_interval import LOCAL_MS, MAX_MS
 from ..formatting import others_in_words
 from ..identities import IdentitiesField, label_of
 from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
@@ -130,6 +128,11 @@ def _pace(limit: Limit) -> str:
     return _("about one per %(seconds)s seconds") % {"seconds": number_format(f"{float(time) / 1e6:.4g}")}
 
 
+#: The fields of a limit that come first; the others follow in the order of the model.
+_FIRST: Final = ("tier", "unlimited", "quota", "window_seconds", "soft_quota", "algorithm")
+_OPTIONS: Final = [each.name for each in RuleLimit._meta.concrete_fields if each.name in NOT_GIVEN]
+
+
 class RuleLimitInline(admin.StackedInline):
     """The limits of a rule, on its own page."""
 
@@ -137,23 +140,7 @@ class RuleLimitInline(admin.StackedInline):
     form = RuleLimitForm
     formset = RuleLimitFormSet
     verbose_name_plural = gettext_lazy("How much: limits per tier")
-    fields = (
-        "tier",
-        "unlimited",
-        "quota",
-        "window_seconds",
-        "soft_quota",
-        "algorithm",
-        "calendar",
-        "timezone",
-        "anchor_day",
-        "anchor",
-        "burst",
-        "refill",
-        "slots",
-        "max_delay_ms",
-        "in_words",
-    )
+    fields = (*dict.fromkeys((*_FIRST, *_OPTIONS)), "in_words")
     readonly_fields = ("in_words",)
     max_num = MAX_LIMITS
 
@@ -205,20 +192,20 @@ class RuleFacts(forms.Form):
     partition_by = IdentitiesField()
     count_refusals = forms.BooleanField(required=False)
     charge_when = forms.CharField(required=False)
-    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_MS)
+    sync_interval_ms = forms.IntegerField(required=False, min_value=LOCAL_MS, max_value=MAX_SYNC_MS)
 
 
-def live_preview(typed: QueryDict) -> dict[str, Any]:
-    """Return sentences about the entered limit, and `errors` by field."""
+def live_preview(typed: QueryDict) -> str:
+    """Return sentences about the entered limit, or what is wrong with it."""
     facts = RuleFacts(typed)
     facts.is_valid()
     form = SingleLimitForm(typed, instance=RuleLimit(rule=Rule(**facts.cleaned_data)))
     if form.is_valid():
-        return {"sentences": sentences(form.instance), "errors": {}}
+        return sentences(form.instance)
     if all(error.code == "needed" for errors in form.errors.as_data().values() for error in errors):
-        return {"sentences": _("Enter the numbers. This field then describes what the limit does."), "errors": {}}
-    apart = " ".join(map(str, form.non_field_errors()))
-    return {"sentences": apart, "errors": {name: form.errors[name] for name in form.errors if name != NON_FIELD_ERRORS}}
+        return _("Enter the numbers. This field then describes what the limit does.")
+    named = {name: f"{form[name].label}: " if name in form.fields else "" for name in form.errors}
+    return " ".join(named[name] + " ".join(map(str, form.errors[name])) for name in named)
 
 
 def limits_context() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
@@ -27,22 +27,17 @@ from .targets import names_of
 NO_BREAK: Final = "\u00a0"
 
 
-class CodeRule(NamedTuple):
-    """A rule written in code, as text."""
-
-    slug: str
-    mode: str
-    mode_in_words: str
-    counted_by: str
-    limits: str
-
-    @classmethod
-    def of(cls, rule: RuleRecord) -> CodeRule:
-        """Return the text of this record."""
-        limits = [record.limit for records in rule.limits.values() for record in records]
-        rejects_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
-        words = _("rejects every request") if rejects_all else limits_in_words(rule)
-        return cls(rule.slug, rule.mode, str(Rule.Mode(rule.mode).label), split_in_words(rule), words)
+def in_words(rule: RuleRecord) -> dict[str, str]:
+    """Return a rule written in code as text."""
+    limits = [record.limit for records in rule.limits.values() for record in records]
+    rejects_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
+    return {
+        "slug": rule.slug,
+        "mode": rule.mode,
+        "mode_in_words": str(Rule.Mode(rule.mode).label),
+        "counted_by": split_in_words(rule),
+        "limits": _("rejects every request") if rejects_all else limits_in_words(rule),
+    }
 
 
 class RuleChangeList(ChangeList):

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ...models import Rule, RuleLimit, Tier
-from ...models.options import NOT_GIVEN
+from ...models.limits import NOT_GIVEN
 from ...rules.routes import views
 from ...values.bounds import MAX_LIMITS
 
@@ -67,20 +67,6 @@ _PRESETS: Final = (
         gettext_lazy("Lets each user have 2 reports in progress at once, and rejects a third until one has ended."),
         "slug=report&path_kind=prefix&path=/reports/&partition_by=user&missing_partition=ip"
         "&limits-0-quota=2&limits-0-window_seconds=300&limits-0-algorithm=concurrency",
-    ),
-    Preset(
-        gettext_lazy("Webhook inbox"),
-        gettext_lazy(
-            "Allows 10 deliveries per second from each address, with bursts of 50. Allows all of them if Redis fails."
-        ),
-        "slug=webhooks&path_kind=prefix&path=/webhooks/&methods=POST&partition_by=ip&failure_policy=open"
-        "&limits-0-quota=10&limits-0-window_seconds=1&limits-0-algorithm=token_bucket&limits-0-burst=50",
-    ),
-    Preset(
-        gettext_lazy("Outgoing calls"),
-        gettext_lazy("Spaces out your own calls to another service: 5 per second from all processes together."),
-        "slug=outgoing&scope=other-service"
-        "&limits-0-quota=5&limits-0-window_seconds=1&limits-0-algorithm=leaky_bucket&limits-0-burst=50",
     ),
 )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from itertools import product
 from typing import Any, Final
 
 from django.contrib import admin
@@ -30,36 +28,38 @@ _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
 _MAY: Final = VIEW_USAGE.partition(".")[2]
 
 
-def report_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
+def usage_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the report on all rules."""
-    return _report_page(page_of, request, None)
+    return _report_page(page_of, request, "usage", None)
 
 
-def rule_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
+def usage_rule_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the report on the rule in the query; 404 if there is none."""
     rule = request.GET.get("rule")
     if not rule:
         raise Http404
-    return _report_page(page_of, request, rule)
+    return _report_page(page_of, request, "usage_rule", rule)
 
 
-def top_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
+def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the top callers over all rules; of this month, unless a period is given."""
     if "period" not in request.GET:
         request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
     context = {"periods": choices(request), **top_context(Viewer(request), _report(request, None))}
-    return show(page_of, request, "usage_top", _("Top callers"), context)
+    return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
 
-def data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
-    """Return one table of a report as a file."""
+def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
+    """Return one table of a report as a file; 404 if there is no such table or format."""
+    if table not in export.TABLES or kind not in _FORMATS:
+        raise Http404
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
     return _FORMATS[kind](report, table)
 
 
-def _report_page(page_of: Any, request: HttpRequest, rule: str | None) -> TemplateResponse:
+def _report_page(page_of: Any, request: HttpRequest, name: str, rule: str | None) -> TemplateResponse:
     viewer = Viewer(request)
     context = {
         "rule": rule,
@@ -68,7 +68,7 @@ def _report_page(page_of: Any, request: HttpRequest, rule: str | None) -> Templa
         **page_context(viewer, _report(request, rule)),
     }
     title = _("Usage reports") if rule is None else _("Usage of “%s”") % rule_name(viewer, rule)
-    return show(page_of, request, "usage", title, context)
+    return show(page_of, request, name, title, context)
 
 
 def _report(request: HttpRequest, rule: str | None) -> Report:
@@ -96,14 +96,11 @@ class UsageBucketAdmin(PagesAdmin):
 
     has_forms = False
     pages = (
-        Page("rejections/", "rejections", rejections_view, _MAY),
-        Page("", "usagebucket_changelist", report_view, _MAY),
-        Page("rule/", "usagebucket_rule", rule_view, _MAY),
-        Page("top-callers/", "usagebucket_top_callers", top_callers_view, _MAY),
-        *(
-            Page(f"{table}.{kind}", f"usagebucket_{table}_{kind}", partial(data_view, table=table, kind=kind), _MAY)
-            for table, kind in product(export.TABLES, _FORMATS)
-        ),
+        Page("rejections/", rejections_view, _MAY),
+        Page("", usage_view, _MAY, "usagebucket_changelist"),
+        Page("rule/", usage_rule_view, _MAY),
+        Page("top-callers/", usage_top_callers_view, _MAY),
+        Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
     )
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:

@@ -12,58 +12,46 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import number_format
-from django.utils.http import urlencode
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
-from ...rules.formatting import units
+from ...rules.formatting import ago, units
 from ...usage.reports import chart, totals
 from ...usage.reports.coverage import Period
 from ...usage.reports.report import Report, TopPartitionRow
 from ...usage.reports.totals import Figures, freshness
-from ...usage.times import now
 from ..identities import label_of, names_in_words
 from ..viewer import Viewer
 
 DEFAULT: Final = "24h"
 
-#: The last of these lengths, and those of the calendar.
-LENGTHS: Final = {
-    "1h": timedelta(hours=1),
-    DEFAULT: timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-}
+#: The periods to choose from, with their lengths; `None` = a month of the calendar.
 PERIODS: Final = {
-    "1h": gettext_lazy("Last hour"),
-    DEFAULT: gettext_lazy("Last 24 hours"),
-    "7d": gettext_lazy("Last 7 days"),
-    "30d": gettext_lazy("Last 30 days"),
-    "this-month": pgettext_lazy("period", "This month"),
-    "last-month": gettext_lazy("Last month"),
+    "1h": (gettext_lazy("Last hour"), timedelta(hours=1)),
+    DEFAULT: (gettext_lazy("Last 24 hours"), timedelta(hours=24)),
+    "7d": (gettext_lazy("Last 7 days"), timedelta(days=7)),
+    "30d": (gettext_lazy("Last 30 days"), timedelta(days=30)),
+    "this-month": (pgettext_lazy("period", "This month"), None),
+    "last-month": (gettext_lazy("Last month"), None),
 }
-
-#: The parameters that links to another period keep.
-KEPT: Final = ("rule", "tier", "by", "identity")
 
 
 def period_of(request: HttpRequest) -> Period:
     """Return the request's period, up to now. Raises Http404 if there is none with this name."""
     name = _name_in(request)
-    if name in LENGTHS:
-        return totals.last(LENGTHS[name])
     if name not in PERIODS:
         text = _("There is no period “%(name)s”. Choose one of these: %(names)s.")
         raise Http404(text % {"name": name, "names": ", ".join(PERIODS)})
+    if length := PERIODS[name][1]:
+        return totals.last(length)
     return totals.month(timezone.localtime(totals.last(timedelta()).end), is_last=name == "last-month")
 
 
 def choices(request: HttpRequest) -> Iterator[tuple[str, Any, bool]]:
     """Yield the periods to choose from, as URL, label, and whether it is chosen."""
-    kept = {name: request.GET[name] for name in KEPT if name in request.GET}
-    for name, label in PERIODS.items():
-        yield f"?{urlencode({'period': name, **kept})}", label, name == _name_in(request)
+    for name, (label, _length) in PERIODS.items():
+        yield report_url(request, period=name), label, name == _name_in(request)
 
 
 def _name_in(request: HttpRequest) -> str:
@@ -88,9 +76,9 @@ def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     return {
         "span": report.period,
         "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
-        "top_callers_url": report_url(request, "top_callers", rule=None, tier=None, by=None),
+        "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
         "fresh": fresh,
-        "just_now": fresh.collected_at is not None and now() - fresh.collected_at < timedelta(minutes=1),
+        "arrived": ago(fresh.collected_at) if fresh.collected_at else "",
     }
 
 
@@ -103,6 +91,7 @@ def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         **period_context(viewer, report),
         **_top(viewer, report),
         "identity": labels[report.identity],
+        "may_stand_in": report.identity != "ip",
         "identities": [
             (report_url(viewer.request, identity=name), capfirst(label), name == report.identity)
             for name, label in labels.items()
@@ -143,8 +132,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
 
 def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
     """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
-    of_rule = report_url(viewer.request, "rule", rule="", by=None)
-    of_tier = report_url(viewer.request, "changelist" if report.rule is None else "rule", tier="")
+    of_rule = report_url(viewer.request, "usage_rule", rule="", by=None)
+    of_tier = report_url(viewer.request, "usagebucket_changelist" if report.rule is None else "usage_rule", tier="")
     before = report.before or {}
     return [
         {
@@ -216,10 +205,10 @@ def _change(requests: int, before: int) -> str:
 
 
 def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, f"{table}_{kind}", **changes)) for kind in ("csv", "json")]
+    return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
 
 
-def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> str:
+def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
     for name in set(query) - set(LINK_PARAMETERS):
@@ -231,4 +220,4 @@ def report_url(request: HttpRequest, page: str = "", **changes: str | None) -> s
     if not page:
         return f"?{query.urlencode()}"
     current = getattr(request, "current_app", None)
-    return reverse(f"admin:django_ratelimiter_usagebucket_{page}", current_app=current) + f"?{query.urlencode()}"
+    return reverse(f"admin:django_ratelimiter_{page}", args=args, current_app=current) + f"?{query.urlencode()}"

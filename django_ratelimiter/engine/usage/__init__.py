@@ -124,9 +124,9 @@ class Extra(NamedTuple):
 def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra]:
     """Return the units to count apart, if the call is allowed or rejected. so_far: `None` = as the call says."""
     template = call.template
-    extras: list[Extra] | None = template.kept.get(Extra)
+    extras: list[Extra] | None = template.extras
     if extras is None:
-        extras = template.kept[Extra] = _extras_of(template.charges)
+        extras = template.extras = _extras_of(template.charges)
     so_far = call.so_far if so_far is None else so_far
     if not (so_far or call.settled):
         return extras

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 
 from ...conf import settings
 from ...databases import spelled
-from ...identity import Identity, client_ip, hash_api_key
+from ...identity import Identity, access_entry_for, client_ip, hash_api_key
 from ...identity.proxies import client_address, is_proxy, network_around
-from ...limiter.charges import NO_ENTITLEMENT, access_entry_for
+from ...limiter.charges import NO_ENTITLEMENT
+from ...plans import pk_from
 from ...rules.cache import access_list
 from ...rules.ruleset import RuleSet
 from ...rules.tiers import Entitlement, callers_differ, is_known_api_key, resolve_api_key
@@ -180,20 +180,10 @@ def _users_of(names: set[str]) -> dict[str, str]:
     users: Any = get_user_model()
     found: dict[str, str] = {}
     writable = [name for name in names if "\0" not in name]  # PostgreSQL rejects other texts
-    for field, given in ((users.USERNAME_FIELD, writable), ("pk", [*filter(_is_key, writable)])):
+    keys = [name for name in writable if pk_from(name) is not None]
+    for field, given in ((users.USERNAME_FIELD, writable), ("pk", keys)):
         for start in range(0, len(given), 500):  # as many as every database accepts in one query
             some = [each for each in given[start : start + 500] if each not in found]
             rows = users._default_manager.filter(**{f"{field}__in": some}).values_list(field, "pk")
             found |= {str(name): str(pk) for name, pk in rows}
     return found
-
-
-def _is_key(text: str) -> bool:
-    """Return whether this may be a user's primary key; False for numbers that the database cannot compare with."""
-    field = get_user_model()._meta.pk
-    try:
-        key = field.to_python(text)
-        field.run_validators(key)
-    except (ValidationError, ValueError, OverflowError):
-        return False
-    return not isinstance(key, int) or abs(key) < 2**63

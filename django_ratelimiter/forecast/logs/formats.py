@@ -271,7 +271,7 @@ def _pattern_format(wanted: Wanted, time_of: TimeReader) -> LogFormat:
 def _roles(wanted: Wanted, objects: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return the field for each role: that which the user names, else the most frequent one of `ROLES`.
 
-    Raises WrongFormat if the time or the request is missing.
+    Raises WrongFormat if a field that the user names, the time or the request is missing.
     """
     own = {role: (field,) for role, field in wanted.fields.items()}
     replaced = {other for role in own for other in _REPLACES.get(role, ())} | own.keys()
@@ -283,6 +283,8 @@ def _roles(wanted: Wanted, objects: Sequence[Mapping[str, Any]]) -> dict[str, st
             roles[role] = names[counts.index(max(counts))]
     simple = dict.fromkeys(name for each in several for name, value in each.items() if not isinstance(value, dict))
     known = ", ".join([*simple][:20]) or "none"
+    if misspelt := [field for field in wanted.fields.values() if not any(field in each for each in several)]:
+        raise WrongFormat(f"None of the first lines has the field {misspelt[0]!r}. The fields are: {known}.")
     if not roles.keys() & {"start", "end"}:
         raise WrongFormat(f"No field contains the time. Name it: --field time=NAME. The fields are: {known}.")
     if "request" not in roles and not {"method", "path"} <= roles.keys():

@@ -23,12 +23,9 @@ from ...limiter.templates import MaxDelay
 from ...rules.records import RuleRecord
 from ...rules.ruleset import RuleSet
 from ...values.terminal import visible
-from ..answer import RuleForecast
+from ..answer import MOST, SHORT_US, Blind, BlindKind, RuleForecast, blind_by_nature, unseen_tiers
 from ..code import asking_in_code, costs_of_scope
-from ..estimates import SAMPLED_ONE_IN
-from ..evaluate import Evaluator, Kind, Rejected, Requests, evaluators
-from ..ledger import MOST, SHORT_US, Blind, BlindKind, blind_by_nature, unseen_tiers
-from ..tally import MAX_CALLERS, Tally
+from ..evaluate import MAX_CALLERS, SAMPLED_ONE_IN, Evaluator, Kind, Rejected, Requests, Tally, evaluators
 from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
 from .reading import LogFiles
@@ -191,11 +188,12 @@ class LogTraffic:
         top: int = MAX_CALLERS,
     ) -> RuleForecast:
         """Return what a changed rule would have done. max_delay: see `RuleTemplates`. top: the number of callers."""
-        sides, own = evaluators(before, after, max_delay), self._of[_conditions(after)]
-        other = self._of[_conditions(sides[0].rule)] if sides[0] else own
-        tally, rejected_before = Tally(sides, scenarios=1, most=top), None
-        if sides[0] and other is not own:
-            rejected_before = _rejected_elsewhere(other, sides[0], self.lines)
+        earlier, changed = evaluators(before, after, max_delay)
+        own = self._of[_conditions(after)]
+        other = self._of[_conditions(earlier.rule)] if earlier else own
+        tally, rejected_before = Tally((earlier, changed), scenarios=1, most=top), None
+        if earlier and other is not own:
+            rejected_before = _rejected_elsewhere(other, earlier, self.lines)
         is_secret_value = any(map(is_secret, after.partition_by))
         for who, requests in own.callers():
             tally.add(digest(who) if is_secret_value else who, [requests], rejected_before)

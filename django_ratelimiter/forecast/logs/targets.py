@@ -18,9 +18,9 @@ from ...conf import django_setting
 from ...inspection.entry_points import has_limiter, language_of, resolve_view
 from ...limiter.charges import Only
 from ...middleware import ASKED_BY_GATEWAYS, exemption
-from ...rules.index import RuleIndex
 from ...rules.records import Facts, RuleRecord
 from ...rules.routes import is_translated
+from ...rules.ruleset import RuleIndex
 from ..code import Asked, asked_by
 
 #: Maximum number of cached methods and paths with their targets. About 1 KB each.

@@ -5,36 +5,33 @@ from __future__ import annotations
 import re
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from contextlib import suppress
-from functools import partial
-from typing import Any, Final
+from functools import partial, partialmethod
+from typing import Any, Final, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from ...backend import get_engine
 from ...conf import settings
 from ...engine.memory import MemoryEngine
-from ...exceptions import EngineUnavailable
-from ...inspection.answer import explain
-from ...inspection.asking import add_question, question_from
-from ...inspection.caller import KINDS, Caller, any_caller_of, caller_of, named, parts_of
+from ...exceptions import EngineUnavailable, WrongRedis
+from ...inspection.caller import KINDS, Caller, caller_of, named, parts_of
 from ...inspection.caller_report import lines_of as lines_of_caller
 from ...inspection.caller_report import report_of
-from ...inspection.explanation import Explanation, encoded, lines_of
+from ...inspection.explanation import Explanation, explain, lines_of
+from ...inspection.question import Question, asked, pairs
+from ...inspection.references import Rejected
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
-from ...rules.stored import epochs
+from ...rules.stored import published
 from ...usage.collector.alerts import Thresholds, send_alerts
 from ...usage.collector.collect import Collected, run
 from ...usage.collector.lag import lag
 from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project
-from ..failures import in_words, once_connected
 from ..files import FileCommands, add_file_commands
-from ..output import Progress, Terminal, quiet_pipes
+from ..output import Progress, Terminal, counted, once_connected, quiet_pipes
 from ..traffic import TrafficCommands, add_replay
 
 #: A digest that looks like an option: one in 64 does.
@@ -45,7 +42,7 @@ _COUNTED: Final = ("digest", "reference")
 
 
 class Command(FileCommands, TrafficCommands, BaseCommand):
-    """The subcommands; each is a method of the same name, or with the prefix "run_"."""
+    """The subcommands; each is a method with the prefix "run_"."""
 
     help = "Work with the rate limits."
     #: `off` must work although a setting is wrong.
@@ -69,7 +66,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
                 "--reason", default="", help="The reason, shown in the history."
             )
         commands.add_parser("about", help="Show versions and settings for the report of an error, without secrets.")
-        add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
+        _add_question(commands.add_parser("explain", help="Show the answer that a request would get now, and why."))
         add_file_commands(commands)
         caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
         _add_counted(_add_caller(caller), caller)
@@ -93,76 +90,67 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         """Run the subcommand. Exit code 1, with the reason, if it fails."""
         self._options = options
         self.stdout, self.stderr = Terminal(self.stdout), Terminal(self.stderr)
-        own = getattr(self, f"run_{subcommand}", None)  # Django's own method `check` does something else
-        with self.telling_errors(), in_words(subcommand), quiet_pipes(self.stdout, self.stderr):
-            try:
-                given = {name: value for name, value in options.items() if name in Thresholds.__slots__}
-                self._thresholds = Thresholds(**given)
-            except ValueError as error:
-                raise CommandError(str(error)) from error
+        with self.telling_errors(), quiet_pipes(self.stdout, self.stderr):
             if subcommand in ("caller", "explain", "forget", "watch"):
                 with suppress(EngineUnavailable):  # each says what is not known then
-                    if problem := epochs.held().problem:
-                        raise CommandError(problem)
-            (own or getattr(self, subcommand))()
+                    if problem := published.held().problem:
+                        raise WrongRedis(problem)
+            getattr(self, f"run_{subcommand}")()
 
-    def about(self) -> None:
+    def run_about(self) -> None:
         """Show versions and settings."""
         found = about()
         self.say(lines_of_project(found), found)
 
-    def watch(self) -> None:
+    def run_watch(self) -> None:
         """Send alerts by the log and by signals, once when each condition begins."""
         found = lag()
-        send_alerts(found, self._thresholds)
-        text = _("No usage is waiting to be collected.")
+        send_alerts(found, self._thresholds())
+        text = "No usage is waiting to be collected."
         if found.batches:
-            batches = ngettext("%d batch waits", "%d batches wait", found.batches) % found.batches
-            text = _("%(batches)s, for %(seconds)d seconds.") % {"batches": batches, "seconds": found.seconds}
-        self.say([text], encoded(found))
+            text = f"{counted(found.batches, 'batch', ' waits,es wait')}, for {found.seconds:.0f} seconds."
+        self.say([text], found)
 
-    def collect(self) -> None:
+    def run_collect(self) -> None:
         """Collect the usage, and report the result."""
         with Progress(self.stderr) as progress:
-            collected, deleted = run(self._thresholds, partial(_batches_done, progress))
+            collected, deleted = run(self._thresholds(), partial(_batches_done, progress))
         self._warn_of_memory()
         text = [_summary(collected)]
         if deleted:
-            rows = ngettext("%d row", "%d rows", deleted) % deleted
-            text.append(_("Deleted %s that are older than RETENTION allows.") % rows)
-        self.say(text, encoded(collected) | {"deleted": deleted})
+            text.append(f"Deleted {counted(deleted, 'row')} that are older than RETENTION allows.")
+        self.say(text, collected._asdict() | {"deleted": deleted})
         if collected.failed:
-            raise CommandError(
-                ngettext(
-                    "%d batch could not be collected and waits; the reason is in the log.",
-                    "%d batches could not be collected and wait; the reasons are in the log.",
-                    collected.failed,
-                )
-                % collected.failed
-            )
+            batches = counted(collected.failed, "batch", "es")
+            raise CommandError(f"{batches} could not be collected, and will be tried again; the log says why.")
+
+    def _thresholds(self) -> Thresholds:
+        try:
+            return Thresholds(**{name: self._options[name] for name in Thresholds.__slots__})
+        except ValueError as error:
+            raise CommandError(str(error)) from error
 
     def _warn_of_memory(self) -> None:
         if isinstance(get_engine(), MemoryEngine):
-            unseen = _(
+            self.warn(
                 "RATELIMITER names no Redis, so each process counts in its own memory. No other process can read "
                 "these counts."
             )
-            self.stderr.write(unseen, self.style.WARNING)
 
-    def explain(self) -> None:
+    def run_explain(self) -> None:
         """Explain the decision on a request. Nothing is charged."""
 
         def ask() -> Explanation:
-            question, logged = question_from(self._options)
-            return explain(question, logged=logged)
+            question, logged = _question_from(self._options)
+            return explain(question, logged)
 
         explanation = once_connected(ask, lambda found: not found.is_degraded)
         self._warn_of_memory()
-        self.say(lines_of(explanation), partial(encoded, explanation))
+        self.say(lines_of(explanation), explanation)
         if explanation.logged and explanation.logged.problem:
-            raise CommandError(_("Redis cannot be reached now: %s") % explanation.logged.problem)
+            raise EngineUnavailable(explanation.logged.problem)
 
-    def caller(self) -> None:
+    def run_caller(self) -> None:
         """Show a caller, as text or JSON. Nothing is charged."""
         known = self._options["known"]
         who = once_connected(partial(caller_of, *self._named(), known), bool)
@@ -172,29 +160,29 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
             raise _no_such_user()
-        self.say(lines_of_caller(report), partial(encoded, report))
+        self.say(lines_of_caller(report), report)
         if report.problem:
-            raise CommandError(_("Redis cannot be reached now: %s") % report.problem)
+            raise EngineUnavailable(report.problem)
 
-    def forget(self) -> None:
+    def run_forget(self) -> None:
         """Remove what is stored about a caller, and say what stays, and until when."""
         kind, value = self._named()
-        who = any_caller_of(kind, value)
+        who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
         if who.is_unknown_user and not found.removed and not found.problem:
             raise _no_such_user()
         removed = [*found.removed]
-        text = _("%s: removed") if removed else _("%s: nothing was stored")
+        text = "removed" if removed else "nothing was stored"
         if found.problem:
-            text = _("%s: removed from the database alone") if removed else _("%s: nothing was removed")
-            removed.append(_("not known: Redis could not be asked, so counters and names may be stored there"))
-        stays = [_("What stays, and for how long:"), *(f"  {line}" for line in found.staying)]
-        lines = [text % _as_typed(who, kind, value), *(f"  {line}" for line in removed), *stays]
-        self.say(lines, {"caller": str(who), **encoded(found)})
+            text = "removed from the database alone" if removed else "nothing was removed"
+            removed.append("not known: Redis could not be asked, so counters and names may be stored there")
+        stays = ["What stays, and for how long:", *(f"  {line}" for line in found.staying)]
+        lines = [f"{_as_typed(who, kind, value)}: {text}", *(f"  {line}" for line in removed), *stays]
+        self.say(lines, {"caller": str(who), **found._asdict()})
         if found.problem:
-            text = _("Redis cannot be reached now, so counters and names stay. Run this again: %s")
-            raise CommandError(text % found.problem)
+            text = "Redis cannot be reached now, so counters and names stay. Run this again"
+            raise CommandError(f"{text}: {found.problem}")
 
     def _named(self) -> tuple[str, str]:
         """Return the kind and the value that name the caller, by an option or as one text."""
@@ -206,39 +194,29 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         [(kind, value), *others] = parts_of(text).items()
         return ("partition", text) if others or kind not in KINDS else (kind, value)
 
-    def off(self) -> None:
-        """Stop all enforcement."""
-        self._switch(False)
-
-    def on(self) -> None:
-        """Resume enforcement."""
-        self._switch(True)
-
     def _switch(self, enabled: bool) -> None:
+        """Stop or resume all enforcement."""
         try:
             changed = cache.switch_enforcement(enabled, reason=self._options["reason"])
         except DatabaseError as error:
-            unwritten = _(
-                "The database cannot be written now. You can set RATELIMITER['ENABLED'] to False, which needs no "
-                "database. %s"
-            )
-            raise CommandError(unwritten % error) from error
+            way_out = "You can set RATELIMITER['ENABLED'] to False, which needs no database."
+            raise CommandError(f"The database cannot be written now. {way_out} {error}") from error
         if not settings.ENABLED:
-            disabled = _("RATELIMITER['ENABLED'] is False: processes with this setting enforce nothing.")
-            self.stderr.write(disabled, self.style.WARNING)
+            self.warn("RATELIMITER['ENABLED'] is False: processes with this setting enforce nothing.")
         if enabled:
-            text = _("Rules are enforced again.") if changed else _("Rules are enforced already.")
+            text = f"Rules are enforced {'again' if changed else 'already'}."
         else:
-            text = _("All enforcement is stopped.") if changed else _("All enforcement is stopped already.")
+            text = f"All enforcement is stopped{'' if changed else ' already'}."
         problem = cache.publish_problem()
         self.say([] if problem else [text], {"enforced": enabled, "changed": changed, "published": not problem})
         if problem:
             raise CommandError(problem)
 
+    run_off, run_on = partialmethod(_switch, False), partialmethod(_switch, True)
+
 
 def _batches_done(progress: Progress, done: int, waiting: int) -> None:
-    text = _("%(done)d of %(waiting)d batches ...") % {"done": done, "waiting": waiting}
-    progress(lambda: (done / max(waiting, 1), text))
+    progress(lambda: (done / max(waiting, 1), f"{done} of {waiting} batches ..."))
 
 
 def _add_thresholds(command: ArgumentParser) -> None:
@@ -273,13 +251,15 @@ def _as_typed(who: Caller, kind: str, value: str) -> str:
 
 
 def _no_such_user() -> CommandError:
-    return CommandError(
-        _("There is no such user, and no rule has counted requests with this key recently. Check your input.")
-    )
+    return CommandError("There is no such user, and no rule has counted requests with this key recently.")
 
 
 class _Parser(CommandParser):
     """The arguments of a subcommand, whose errors show its own usage."""
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End with the code 1 if the arguments of `plan` are wrong: 2 says that something would change."""
+        super().exit(1 if status and self.prog.endswith(" plan") else status, message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Namespace, list[str]]:  # type: ignore[override]
         found, unknown = super().parse_known_args(args, namespace)
@@ -315,12 +295,43 @@ def _add_counted(who: Any, command: ArgumentParser) -> None:
     )
 
 
+#: Options with one text, and what that is.
+_OF_QUESTION: Final = {
+    "view": "The name of a view, instead of a path.",
+    "user": "A login name or a primary key.",
+    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "ip": "The IP address that connects to the site.",
+    "scope": "A scope that your code asks for, besides those that the view is known to name.",
+}
+
+
+def _add_question(parser: ArgumentParser) -> None:
+    """Add the arguments of a question."""
+    path = "A path of this site, with or without a query, or a URL."
+    for name, default, text in (("method", "GET", "Such as GET."), ("path", "", path)):
+        parser.add_argument(name, nargs="?", default=default, metavar=name.upper(), help=text)
+    for name, text in _OF_QUESTION.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default="", help=text)
+    identity = "A value that rules count by, such as tenant=acme or header:X-Org=acme. May be repeated."
+    parser.add_argument("--identity", action="append", default=[], metavar="NAME=VALUE", help=identity)
+    parser.add_argument("--curl", default="", metavar="COMMAND", help="A curl command, instead of METHOD and PATH.")
+    reference = "The reference of a rejection, such as export#eJL8d1F2, or a text with it: marks its counter."
+    parser.add_argument("--reference", default="", metavar="TEXT", help=reference)
+
+
+def _question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
+    """Return the question in these arguments, and what the reference names. Raises QuestionError."""
+    question = Question(
+        method=options["method"],
+        path=options["path"],
+        identities=dict(pairs(options["identity"], "=", "identities")),
+        **{name: options[name] for name in _OF_QUESTION},
+    )
+    return asked(question, options["curl"], options["reference"])
+
+
 def _summary(collected: Collected) -> str:
     if not collected.batches:
-        return _("Nothing to collect: no minute with usage has ended since the last collection.")
-    batches = ngettext("%d batch", "%d batches", collected.batches) % collected.batches
-    requests = ngettext("%d request", "%d requests", collected.requests) % collected.requests
-    return _("Collected %(batches)s: %(requests)s, each counted once for every rule that it matched.") % {
-        "batches": batches,
-        "requests": requests,
-    }
+        return "Nothing to collect: no minute with usage has ended since the last collection."
+    batches, requests = counted(collected.batches, "batch", "es"), counted(collected.requests, "request")
+    return f"Collected {batches}: {requests}, each counted once for every rule that it matched."

@@ -1,26 +1,36 @@
-"""The changes that a rules file would make: rules, tiers and access entries, as fields, lines and JSON."""
+"""The changes that a rules file would make, as fields, lines and JSON; and making them: completely, or not at all."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.db import router
+from django.db import router, transaction
+from django.db.models import F
 from django.utils.translation import gettext as _
 
 from ...engine.base import Version
-from ...models import AccessEntry, Rule
+from ...models import AccessEntry, Rule, RuleSetVersion
+from ...values.terminal import on_terminal
 from ..formatting import listed
+from ..ruleset import Snapshot
 from ..stored import storage
 from ..stored.compiler import rule_data
-from ..stored.history.back import needed_tiers, notes_on_now, planned_snapshot
-from ..stored.history.changes import ACCESS_FIELDS, Change, access_fields, diff, rule_fields
-from ..stored.history.rows import Plan
-from ..stored.history.snapshots import Pair, Snapshot, by_slug, pairs
+from ..stored.history.back import (
+    NotApplied,
+    Plan,
+    RulesHaveChanged,
+    needed_tiers,
+    notes_on_now,
+    planned_snapshot,
+    replace_rules,
+)
+from ..stored.history.changes import ACCESS_FIELDS, Change, Pair, access_fields, by_slug, diff, pairs, rule_fields
 from .rows import RulesFile, WrongFile, bounded
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
@@ -73,6 +83,39 @@ def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
         drift=_drift(base, now, changes),
         notes=[*_notes(file, now, planned, is_forgotten=base is planned)],
     )
+
+
+def apply_file(
+    file: RulesFile,
+    *,
+    author: Any = None,
+    reason: str = "",
+    delete: bool = False,
+    expected: str | None = None,
+    overwrite: bool = True,
+) -> tuple[FilePlan, Version | None]:
+    """Make the rows that this file names equal to it, in one transaction, as one version. Not within another `editing`.
+
+    Returns the plan, and the new version; `None` = there was no difference, so no version was made.
+    expected: the `state` of the approved plan; raises RulesHaveChanged if it differs.
+    overwrite: also undo changes in the database since the file was last applied or exported.
+    Raises WrongFile, and NotApplied if it would undo such changes, or the database rejects the rows.
+    """
+    with transaction.atomic(using=storage.primary()):
+        storage.state().update(number=F("number"))  # takes the lock, so that nobody else can save rules meanwhile
+        plan = plan_file(file, delete=delete)
+        if expected is not None and plan.state != expected:
+            raise RulesHaveChanged(_("The database has changed since the plan was made. Make the plan again."))
+        if plan.is_empty:
+            return plan, None
+        if plan.drift and not overwrite:
+            text = _("Nothing was changed. The file would undo changes that were made in the database in the meantime:")
+            raise NotApplied(on_terminal([text, *drift_of(plan)]))
+        name = os.path.basename(file.name)
+        words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
+        version = replace_rules(plan, others=plan.access, **words)
+        storage.snapshots(version).update(source=name[: RuleSetVersion.source.field.max_length])
+        return plan, version
 
 
 def _access_changes(
@@ -140,12 +183,12 @@ def _base(file: RulesFile, seen: Version, planned: Snapshot) -> Snapshot | None:
 
     If the exported version is not stored any more, it is `planned`: each difference counts as a change since then.
     """
-    applied: Any = storage.snapshots().exclude(source="").values_list("epoch", "number", "snapshot").first()
-    exported = file.exported
-    if exported is None or (applied and (exported.epoch, exported.number) <= applied[:2]):
-        return applied[2] if applied else None
+    rows = storage.snapshots().exclude(source="").values_list("number", "epoch", "snapshot", named=True)
+    exported, applied = file.exported, rows.first()
+    if exported is None or (applied and exported.order <= Version(applied.number, applied.epoch).order):
+        return applied.snapshot if applied else None
     found: Snapshot | None = storage.snapshots(exported).values_list("snapshot", flat=True).first()
-    return found or (planned if exported.epoch == seen.epoch else applied[2] if applied else None)
+    return found or (planned if exported.epoch == seen.epoch else applied.snapshot if applied else None)
 
 
 def _notes(file: RulesFile, now: Snapshot, planned: Snapshot, *, is_forgotten: bool) -> Iterator[str]:

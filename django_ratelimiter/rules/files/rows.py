@@ -29,7 +29,8 @@ from ...values.terminal import visible
 from ..formatting import listed
 from ..routes import NO_SUCH_SCOPE, unknown_names
 from ..ruleset import rule_from
-from ..stored.compiler import rule_data, tier_data
+from ..stored.compiler import columns_of, data_of, rule_data
+from ..stored.history import changes
 
 Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 
@@ -48,21 +49,18 @@ _MAX_TEXT: Final = 500
 #: The value of a name that a group has twice.
 TWO_VALUES: Final = object()
 
-#: The columns that a file does not have as fields: the slug is the key, a generation belongs to the counters.
-_LEFT_OUT: Final = frozenset({"id", "slug", "rule", "tier", "generation"})
 
+def fields_of(model: type[Model]) -> Mapping[str, Any]:
+    """Return the columns of a tier, rule, limit or access entry that are fields in a file, by name.
 
-def columns_of(model: type[Model]) -> Mapping[str, Any]:
-    """Return the columns of a tier, rule, limit or access entry that are fields in a file, by name."""
-    return {column.name: column for column in model._meta.concrete_fields if column.name not in _LEFT_OUT}
+    The slug is the key, and a generation belongs to the counters.
+    """
+    return {column.name: column for column in columns_of(model) if column.name not in ("slug", "generation")}
 
 
 def default_of(column: Any) -> Any:
     """Return the value of a field that a file leaves out."""
-    if column.name == "owner":
-        return Rule.Owner.FILE.value
-    default = None if column.null and not column.has_default() else column.get_default()
-    return getattr(default, "value", default)
+    return Rule.Owner.FILE.value if column.name == "owner" else changes.default_of(column)
 
 
 class WrongFile(Exception):
@@ -165,7 +163,7 @@ class RowReader:
         if kind != Tier.DefaultFor.NONE and (other := next(others, None)):
             text = _("the tier %(other)s is already the default for these callers")
             self._fault(f"tiers.{slug}.default_for", text, other=other)
-        self._file.tiers.append(tier_data(tier))
+        self._file.tiers.append(data_of(tier))
 
     def _read_rule(self, slug: str, data: Mapping[str, Any]) -> None:
         at, before = f"rules.{slug}", len(self._file.faults)
@@ -215,7 +213,7 @@ class RowReader:
 
         Fields are not compared while one is wrong: the error could be only that it has its default here.
         """
-        columns: Mapping[str, Any] = columns_of(model)
+        columns: Mapping[str, Any] = fields_of(model)
         values: dict[str, Any] = {name: default_of(column) for name, column in columns.items()}
         if "name" in columns:
             values["name"] = given["slug"]
@@ -225,7 +223,8 @@ class RowReader:
                 if name in columns:
                     values[name] = _value(columns[name], value)
                 elif name != other:
-                    raise ValueError(_no_field(model, name, [*columns, *filter(None, [other])]))
+                    known = ", ".join([*columns, *filter(None, [other])])
+                    raise ValueError(_("not a field; it has %s") % known)
             except ValueError as error:
                 self._fault(f"{at}.{name}", str(error))
                 wrong.add(name)
@@ -278,15 +277,6 @@ class RowReader:
 
     def _fault(self, at: str, text: str, **words: Any) -> None:
         self._file.faults.append(f"{at}: {text % words if words else text}")
-
-
-def _no_field(model: type[Model], name: str, known: Sequence[str]) -> str:
-    """Return the error for a name that is none of the known fields; limits are often mistaken for their rule."""
-    if model is RuleLimit and name in columns_of(Rule):
-        return _("a field of the rule, not of its limits")
-    if model is Rule and name in columns_of(RuleLimit):
-        return _("a field of the rule's limits, not of the rule")
-    return _("not a field; it has %s") % ", ".join(known)
 
 
 def _value(column: Any, value: Any) -> Any:

@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ..stored import storage
-from ..stored.history.snapshots import Data, normal_rule, normal_tier
-from .rows import VERSION, columns_of, default_of
+from ..stored.history.changes import Data, normal_rule, normal_tier
+from .rows import VERSION, default_of, fields_of
 
 #: Texts that need no quotes in any YAML, except for the words below.
 _PLAIN: Final = re.compile(r"[A-Za-z/_](?:[\w ./()-]*[\w./)-])?", re.ASCII)
@@ -65,7 +65,7 @@ def _fields(data: Data, model: type[Model], always: Iterable[str] = ("name",)) -
     """Return the fields that differ from their default, and those that are always written."""
     return {
         name: _plain(column, data[name])
-        for name, column in columns_of(model).items()
+        for name, column in fields_of(model).items()
         if name in data and (name in always or data[name] != default_of(column))
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from copy import copy
-from decimal import Decimal
 from typing import Any
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
@@ -110,7 +109,7 @@ def _sentence(row: Model, field: str, messages: list[str]) -> str:
 
 def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
     """Return the tiers, by rank. If several are the default for the same callers, as MySQL allows, keep the last."""
-    found = [tier_data(tier) for tier in tiers]
+    found = [data_of(tier) for tier in tiers]
     for kind in (models.Tier.DefaultFor.ANONYMOUS, models.Tier.DefaultFor.AUTHENTICATED):
         defaults = [data for data in found if data["default_for"] == kind]
         if len(defaults) > 1:
@@ -123,30 +122,21 @@ def _tiers_data(tiers: Iterable[models.Tier]) -> list[dict[str, Any]]:
 
 
 def columns_of(model: type[Model]) -> list[Any]:
-    """Return the fields of a rule or tier in snapshots, in the form's order."""
-    return [field for field in model._meta.concrete_fields if not field.primary_key]
+    """Return the columns of a rule, tier or limit in snapshots, in the form's order; relations are added by slug."""
+    return [field for field in model._meta.concrete_fields if not (field.primary_key or field.is_relation)]
 
 
-def limit_columns() -> list[str]:
-    """Return the columns of a limit in snapshots, without its tier."""
-    from ...models.options import NOT_GIVEN  # imported together with the models, not before; see `tables`
-
-    return ["algorithm", *NOT_GIVEN, "unlimited", "generation"]
-
-
-def tier_data(tier: models.Tier) -> dict[str, Any]:
-    return {field.name: getattr(tier, field.name) for field in columns_of(models.Tier)}
+def data_of(row: Model) -> dict[str, Any]:
+    """Return the columns of a row in snapshots."""
+    return {column.name: getattr(row, column.name) for column in columns_of(type(row))}
 
 
 def rule_data(rule: models.Rule, limits: Iterable[models.RuleLimit]) -> dict[str, Any]:
-    data = {field.name: getattr(rule, field.name) for field in columns_of(models.Rule)}
-    return data | {"limits": [_limit_data(limit) for limit in limits]}
+    """Return a rule and its limits as in a snapshot."""
+    return data_of(rule) | {"limits": [_limit_data(limit) for limit in limits]}
 
 
 def _limit_data(limit: models.RuleLimit) -> dict[str, Any]:
-    window: Decimal | None = limit.window_seconds
-    return {
-        "tier": limit.tier.slug if limit.tier else None,
-        **{column: getattr(limit, column) for column in limit_columns()},
-        "window_seconds": None if window is None else f"{window:.6f}",
-    }
+    data, window = data_of(limit), limit.window_seconds
+    data["window_seconds"] = None if window is None else f"{window:.6f}"
+    return {"tier": limit.tier.slug if limit.tier else None, **data}

@@ -26,17 +26,15 @@ from ...backend import get_engine
 from ...conf import settings
 from ...databases import is_beside_users, lock_at_once, waiting_at_most
 from ...engine.base import Version
-from ...exceptions import EngineUnavailable, StaleRules
+from ...exceptions import EngineUnavailable
 from ...logs import logger
 from ...signals import rules_committed
 from ..ruleset import RuleSet, Snapshot
-from . import copies, epochs, storage, uncommitted
+from . import published, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits, Numbered
 
-PUBLISH_ATTEMPTS: Final = 3
-# Seconds between attempts. Opening a connection may take longer than a decision waits; after the pause it is open.
-PUBLISH_PAUSES: Final = (0.1, 0.4)
+PUBLISH_ATTEMPTS: Final = 1 + len(published.PAUSES)
 
 UNREACHABLE: Final = gettext_lazy(
     "Saved, not yet in force everywhere: Redis could not be reached. This is retried each time usage is collected."
@@ -54,11 +52,10 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
     If the block changed no rule, there is no new version, unless `always`; the latest is published once more.
     """
     using = storage.primary()
-    connection = connections[using]
-    edits = uncommitted.edits_of(connection)
+    edits = uncommitted.edits_of(using)
     if edits is not None and edits.is_named:
         yield
-        edits.add(connection)
+        edits.add()
         return
     with transaction.atomic(using=using):
         edits = _numbered(using, fresh=True)
@@ -68,7 +65,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
             yield
         finally:
             edits.is_named = False
-        edits.add(connection)
+        edits.add()
         latest = edits.latest
         snapshot = storage.snapshot_of(latest.version)
         if not always and snapshot and _is_that_before(latest.version, snapshot):
@@ -77,7 +74,7 @@ def editing(author: Any = None, summary: str = "", reason: str = "", *, always: 
             transaction.on_commit(republish, using=using)
             return
         _store(using, latest.version, snapshot, latest)
-        edits.latest = replace(latest, is_stored=True)
+        edits.update(replace(latest, is_stored=True))
 
 
 def number_first(**_signal: Any) -> None:
@@ -109,7 +106,7 @@ def number_anew() -> None:
         latest = [edits.latest.version.epoch, *storage.snapshots().values_list("epoch", flat=True)[:1]]
         begun = max(_now_ms(), *(epoch + 1 for epoch in latest))
         storage.state().update(number=F("number") + 1, epoch=begun, published=False)
-        edits.begin_version(connections[using], storage.committed_version())
+        edits.begin_version(storage.committed_version())
 
 
 def invalidate(author: Any = None, summary: str = "") -> int:
@@ -148,15 +145,15 @@ def begin_epoch(behind: Version) -> None:
             return
         begun = Version(version.number, max(_now_ms(), behind.epoch + 1))
         takeovers = storage.state().values_list("takeovers", flat=True).get()
-        soon = epochs.TURN_MS if takeovers < 2 else epochs.TURNS_MS
+        soon = published.TURN_MS if takeovers < 2 else published.TURNS_MS
         takeovers = takeovers + 1 if begun.epoch - version.epoch < soon else 1
         storage.state().update(epoch=begun.epoch, takeovers=takeovers, published=False)
-        edits = uncommitted.begin(connections[using], begun, partial(_on_commit, using))
+        edits = Edits(using, begun, _on_commit)
         # The same rules under a later number, without a row: two databases in conflict must not fill a table.
         if storage.snapshots(version._replace(number=version.number - 1)).update(
             number=begun.number, epoch=begun.epoch
         ):
-            edits.latest = replace(edits.latest, is_stored=True)
+            edits.update(replace(edits.latest, is_stored=True))
         if numbered:
             transaction.on_commit(partial(_log_new_epoch, behind, takeovers), using=using)
 
@@ -164,7 +161,7 @@ def begin_epoch(behind: Version) -> None:
 def _log_new_epoch(behind: Version, takeovers: int) -> None:
     """Log the first takeover, and the one that shows that two databases take turns; not each of thousands."""
     if takeovers == 2:
-        logger.error(epochs.Held.IN_TURNS.problem)
+        logger.error(published.Held.IN_TURNS.problem)
     elif takeovers == 1:
         logger.error(
             "The engine held rule-set version %s, later than the database's: a restored backup, or two databases "
@@ -179,25 +176,28 @@ def publish(version: Version, *, anew: bool = False) -> bool:
     Not if the engine could not be reached, or does not hold versions of this database, unless `anew`.
     In a transaction that edits rules it does nothing: its rules may never be committed.
     """
-    if uncommitted.edits_of(connections[storage.primary()]):
+    if uncommitted.edits_of(storage.primary()):
         return True
     for attempt in range(1, PUBLISH_ATTEMPTS + 1):
         try:
-            if not anew and (problem := _why_not_to_publish()):
+            in_force = published.version_in_force(engine := get_engine())
+            if not anew and (problem := _why_not_to_publish(in_force)):
                 _published.problem = problem
                 logger.warning("Version %d of the rules was not published: %s", version.number, problem)
                 return False
-            get_engine().publish(version)
+            engine.publish(version)
         except EngineUnavailable as error:
             cause = error
             if attempt < PUBLISH_ATTEMPTS:  # the first attempt of a process waits for its connection, which is no error
                 logger.info("Publishing version %d again, after attempt %d: %s", version.number, attempt, error)
-                time.sleep(PUBLISH_PAUSES[attempt - 1])
+                time.sleep(published.PAUSES[attempt - 1])
         else:
             _published.problem = ""
-            _overtake(version)
-            copies.write()
-            if not epochs.is_memory():
+            if in_force is not None and in_force.order > version.order:
+                with suppress(Error):  # another editor does this as well
+                    begin_epoch(in_force)
+            published.write_copy()
+            if not published.is_memory():
                 _note_published()
             return True
     _published.problem = UNREACHABLE
@@ -206,10 +206,10 @@ def publish(version: Version, *, anew: bool = False) -> bool:
     return False
 
 
-def _why_not_to_publish() -> str:
+def _why_not_to_publish(in_force: Version | None) -> str:
     """Return why this is not the site's engine; an epoch that was never published may replace any other."""
-    held = epochs.compared(epochs.version_in_force(get_engine()))
-    if held in (epochs.Held.OURS, epochs.Held.IN_TURNS) or storage.state().filter(published=False).exists():
+    held = published.compared(in_force)
+    if held in (published.Held.OURS, published.Held.IN_TURNS) or storage.state().filter(published=False).exists():
         return ""
     return f"Saved, but Redis was not told. {held.problem}"
 
@@ -220,28 +220,13 @@ def _note_published() -> None:
             unnoted.update(published=True)
 
 
-def _overtake(version: Version) -> None:
-    """Begin a new epoch if the engine holds a later version than this database, as after a restored backup.
-
-    Processes with that version would never notice. If a later edit was published meanwhile, nothing is done.
-    """
-    try:
-        get_engine().check([], version=version)
-    except StaleRules as stale:
-        if stale.number is not None:
-            with suppress(Error):  # another editor checks this as well
-                begin_epoch(Version(stale.number, stale.epoch))
-    except EngineUnavailable:
-        return  # the version is published all the same
-
-
 def republish(*, anew: bool = False) -> bool:
     """Publish the latest committed version again, for example after a failed publishing or a killed process.
 
     anew: also if the engine holds none.
     """
     using = storage.primary()
-    if uncommitted.edits_of(connections[using]):
+    if uncommitted.edits_of(using):
         return True
     version = storage.committed_version()
     if version.number and not storage.snapshots(version).exists():
@@ -266,8 +251,7 @@ def uncommitted_rules() -> RuleSet | None:
 
 @async_unsafe("Rules are being edited, perhaps in the transaction of this task; `limiter.acheck` asks in a thread.")
 def _rules_of_this_transaction() -> RuleSet | None:
-    uncommitted.forget_ended()
-    edits = uncommitted.edits_of(connections[storage.primary()])
+    edits = uncommitted.edits_of(storage.primary())
     return None if edits is None else edits.rules(storage.load)
 
 
@@ -276,14 +260,13 @@ def _numbered(using: str, *, fresh: bool = False) -> Edits:
 
     It gets a number if it is the first one, if the snapshot of the last number is stored already, or if `fresh`.
     """
-    connection = connections[using]
-    edits = uncommitted.edits_of(connection)
+    edits = uncommitted.edits_of(using)
     if edits is None:
-        return uncommitted.begin(connection, _next_number(using), partial(_on_commit, using))
+        return Edits(using, _next_number(using), _on_commit)
     if fresh or edits.latest.is_stored:
-        edits.begin_version(connection, _next_number(using))
+        edits.begin_version(_next_number(using))
     else:
-        edits.add(connection)
+        edits.add()
     return edits
 
 
@@ -321,17 +304,10 @@ def _store(using: str, version: Version, snapshot: Snapshot | None, edited: Numb
         models.RuleSetVersion.objects.using(using).bulk_create([row], ignore_conflicts=True)
 
 
-def _on_commit(using: str, edits: Edits) -> None:
-    """Publish a version that was just committed."""
-    connection = connections[using]
-    if connection.in_atomic_block:  # a test simulates the commit, and will roll back
-        return
-    uncommitted.forget(connection, edits)
-    if not edits:  # nothing was changed
-        return
-    version = edits.first_version  # the others may have been rolled back
+def _on_commit(edits: Edits, version: Version) -> None:
+    """Publish what was just committed. version: of the first edits."""
     try:
-        version = _settled(using, edits)
+        version = _settled(edits, version)
     except Error:  # processes read the rows instead
         logger.exception("The snapshot of %s could not be stored.", version)
     except Exception:  # processes keep their version
@@ -342,10 +318,10 @@ def _on_commit(using: str, edits: Edits) -> None:
     publish(version)
 
 
-def _settled(using: str, edits: Edits) -> Version:
+def _settled(edits: Edits, first: Version) -> Version:
     """Return the latest committed version; if it is from these edits, its snapshot is stored by now."""
     version, latest = storage.committed_version(), edits.latest
-    if version.order < edits.first_version.order:
+    if version.order < first.order:
         # A savepoint that was made without `atomic` was rolled back. Django does not report it, and the number is lost.
         with editing(latest.author, latest.summary, latest.reason):
             pass
@@ -353,7 +329,7 @@ def _settled(using: str, edits: Edits) -> Version:
     is_of_these = version.order <= latest.version.order  # else it is another, later one
     if is_of_these and not storage.snapshots(version).exists():
         is_last = version == latest.version  # else that one was rolled back with its savepoint
-        _store(using, version, storage.snapshot_of(version), latest if is_last else None)
+        _store(edits.using, version, storage.snapshot_of(version), latest if is_last else None)
     return version
 
 

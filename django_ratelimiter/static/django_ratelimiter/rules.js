@@ -73,32 +73,8 @@ document.addEventListener("DOMContentLoaded", () => {
         return sent;
     }
 
-    function showErrors(limit, errors) {
-        for (const old of row(limit).querySelectorAll(".errorlist")) {
-            old.remove();
-        }
-        for (const old of row(limit).querySelectorAll(".errors")) {
-            old.classList.remove("errors");
-        }
-        for (const [name, texts] of Object.entries(errors)) {
-            const element = input(limit, name);
-            const list = document.createElement("ul");
-            list.className = "errorlist";
-            list.id = `${element?.id}_error`;
-            for (const text of texts) {
-                list.appendChild(document.createElement("li")).textContent = text;
-            }
-            const found = place(limit, name);
-            found?.classList.add("errors");
-            found ? found.prepend(list) : element?.before(list);
-        }
-        for (const name of [...numbers, "algorithm", "tier"]) {
-            input(limit, name)?.toggleAttribute("aria-invalid", name in errors);
-        }
-    }
-
     /* Shows what the server says of the typed values, once nobody has typed for a moment. */
-    async function tell(element, address, typed, show) {
+    async function tell(element, address, typed) {
         asked.get(element)?.abort();
         if (!element) {
             return;
@@ -110,7 +86,7 @@ document.addEventListener("DOMContentLoaded", () => {
             await new Promise((resolve) => setTimeout(resolve, PAUSE_MS));
             if (!signal.aborted) {
                 const response = await fetch(`${address}?${typed()}`, { signal });
-                show(response.ok ? await response.json() : { sentences: "", errors: {}, views: "" });
+                element.textContent = response.ok ? (await response.json()).text : "";
             }
         } catch {
             if (!signal.aborted) {
@@ -119,13 +95,7 @@ document.addEventListener("DOMContentLoaded", () => {
         }
     }
 
-    function ask(limit) {
-        const sentences = row(limit).querySelector(".ratelimiter-sentences");
-        tell(sentences, data.address, () => typed(limit), (told) => {
-            sentences.textContent = told.sentences;
-            showErrors(limit, told.errors);
-        });
-    }
+    const ask = (limit) => tell(row(limit).querySelector(".ratelimiter-sentences"), data.address, () => typed(limit));
 
     /* Which views the rule would match, and what its path is completed by. */
     function askViews() {
@@ -135,10 +105,7 @@ document.addEventListener("DOMContentLoaded", () => {
             return; // somebody who may only look
         }
         path.setAttribute("list", kind.value === "route" ? "ratelimiter-routes" : "ratelimiter-paths");
-        const typed = () => new URLSearchParams(OF_VIEWS.map((name) => [name, form.elements[name].value]));
-        tell(answer, data.views, typed, (told) => {
-            answer.textContent = told.views;
-        });
+        tell(answer, data.views, () => new URLSearchParams(OF_VIEWS.map((name) => [name, form.elements[name].value])));
     }
 
     function meet(limit) {
@@ -174,4 +141,19 @@ document.addEventListener("DOMContentLoaded", () => {
     askViews();
     // A browser that comes back to the page may have filled in what was typed before.
     window.addEventListener("pageshow", () => limits().forEach(arrange));
+});
+
+/* The list of rules on a narrow screen, where each rule is a card: gives each cell the title of its column. */
+
+document.addEventListener("DOMContentLoaded", () => {
+    const titles = [...document.querySelectorAll("#result_list thead th")].map((cell) =>
+        (cell.querySelector(".text") ?? cell).textContent.trim(),
+    );
+    for (const row of document.querySelectorAll("#result_list tbody tr")) {
+        [...row.children].forEach((cell, column) => {
+            if (cell.matches("td[class^=field-]")) {
+                cell.dataset.title = titles[column] ?? "";
+            }
+        });
+    }
 });

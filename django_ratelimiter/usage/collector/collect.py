@@ -22,7 +22,7 @@ from ...exceptions import EngineUnavailable, WrongRedis
 from ...logs import logger
 from ...models import UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
-from ...rules.stored import epochs
+from ...rules.stored import published
 from ..times import starts_of
 from .alerts import Thresholds, send_alerts
 from .lag import lag
@@ -55,14 +55,14 @@ def run(thresholds: Thresholds, progress: Progress = lambda done, waiting: None)
     Return what was collected, and how many rows were deleted. Raises as `collect` does. Raises WrongRedis before
     anything is read if the engine holds another database's rules, and at the end if it held none, as after a flush.
     """
-    held = epochs.held()
-    if held not in (epochs.Held.OURS, epochs.Held.NONE):
+    held = published.held()
+    if held not in (published.Held.OURS, published.Held.NONE):
         raise WrongRedis(held.problem)
     lag_before = lag()
     collected = collect(progress)
     send_alerts(lag_before, thresholds)
     deleted = prune()
-    if held is epochs.Held.NONE:
+    if held is published.Held.NONE:
         done = "" if cache.last_publish_failed() else " It holds the latest version now."
         raise WrongRedis(f"{held.problem}{done}")
     return collected, deleted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import datetime
 from math import ceil
 from typing import Final, NamedTuple
 
@@ -84,21 +84,6 @@ def top(rows: Sequence[TopPartitionRow], names: Sequence[str]) -> Chart:
     slot = 100 / max(len(rows), 1)
     ticks = [Tick(percent((place + 0.5) * slot), str(place + 1), place % 5 != 0) for place in range(len(rows))]
     return stacked(stacks, labels, ticks)
-
-
-def days(totals: Sequence[tuple[date, int, int | None]]) -> Chart:
-    """Return one bar for each day: its requests, and how many of them were rejected; `None` = not known."""
-    stacks, labels = list[dict[str, float]](), []
-    for day, requests, rejected in totals:
-        on = date_format(day, _day_format())
-        if rejected is None:
-            stacks.append({"plain": requests})
-            labels.append(f"{on}: {units(requests)}")
-        else:
-            stacks.append({"allowed": requests - rejected, "rejected": rejected})
-            labels.append(f"{on}: {_('%s allowed') % units(requests - rejected)}, {_('%s rejected') % units(rejected)}")
-    zone = timezone.get_current_timezone()
-    return stacked(stacks, labels, _ticks([datetime.combine(day, time(), zone) for day, *_rest in totals]))
 
 
 def stacked(stacks: Sequence[Mapping[str, float]], labels: Sequence[str], ticks: list[Tick]) -> Chart:

@@ -191,16 +191,5 @@ def test_a_page_that_the_site_lacks_is_no_error(
     assert admin_client.post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
 
 
-def test_who_may_search_and_for_what(operator: Callable[..., Client], client: Client, rule: Rule) -> None:
-    assert client.post(SEARCH, {"q": "export"}).status_code == 302
-    staff = operator("view_tier")
-    assert staff.post(SEARCH, {"q": "export"}).status_code == 403
-    staff.get(SEARCH)
-    User.objects.all().delete()
-    assert "Nothing matches" in shown(operator("view_usage_report").post(SEARCH, {"q": "export"}))
-    User.objects.all().delete()
-    assert operator("view_rule").post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
-
-
 def test_what_was_typed_is_not_repeated(admin_client: Client, rule: Rule) -> None:
     assert "zz-secret" not in shown(admin_client.post(SEARCH, {"q": "zz-secret"}))

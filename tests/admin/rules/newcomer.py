@@ -15,20 +15,20 @@ from django.test import Client
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.rules.formatting import limit_in_words
-from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.rules.records import LimitRecord
 from django_ratelimiter.testing import FrozenClock, override_rules
 
 from ..pages import ADD_RULE, shown
 from .test_limit_fields import SENTENCES
-from .visitor import PATH, Step, Story, Visitor, play
+from .visitor import PATH, START_US, Visitor
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.entry_points.urls")]
 
 NAME = "session_window"
 COLUMNS = {"quota": 5, "window_seconds": "60", "algorithm": NAME}
 
-#: Five pass at once. Each one that passes begins the pause again; a rejected one does not.
-STEPS = [Step(0, 3, None, only=3), Step(59, 2, 60), Step(118, 0, 1), Step(119, 5, 60)]
+#: After so many seconds so many pass, and one more may come back so many later. Each that passes begins the pause anew.
+STEPS = [(59, 2, 60), (118, 0, 1), (119, 5, 60)]
 
 
 def test_the_form_offers_it_with_its_fields(admin_client: Client) -> None:
@@ -42,9 +42,8 @@ def test_the_form_offers_it_with_its_fields(admin_client: Client) -> None:
 def test_the_admin_describes_it(admin_client: Client) -> None:
     told = admin_client.get(SENTENCES, {**COLUMNS, "cost": 1}).json()
     assert told == {
-        "sentences": "All callers together can use 5 units per minute. The count starts again after a pause of "
+        "text": "All callers together can use 5 units per minute. The count starts again after a pause of "
         "a minute. A rejected caller can retry after this pause.",
-        "errors": {},
     }
     assert limit_in_words(LimitRecord(Limit(5, 60, NAME))) == "5 per minute, session window"
 
@@ -52,7 +51,10 @@ def test_the_admin_describes_it(admin_client: Client) -> None:
 def test_requests_are_limited_on_redis(visitor: Visitor, save: Callable[..., RuleLimit]) -> None:
     """The limit is saved in the admin's form; the requests pass the middleware."""
     save(COLUMNS)
-    assert play(Story(COLUMNS, STEPS), visitor.ask, visitor.close) == STEPS
+    assert [visitor.ask(START_US).allowed for _ in range(3)] == [True] * 3
+    for seconds, passing, retry_after in STEPS:
+        answers = [visitor.ask(START_US + seconds * 1_000_000) for _ in range(passing + 1)]
+        assert answers == [(True, None)] * passing + [(False, retry_after)]
     assert visitor.latest["RateLimit-Policy"] == '"export";q=5;w=60'
 
 

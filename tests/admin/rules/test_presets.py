@@ -15,6 +15,7 @@ from django.urls import path
 from django_ratelimiter.admin.rules.presets import presets
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from django_ratelimiter.rules.stored.storage import committed_version
 
 from ..pages import ADD_RULE, RULES, BrowserForm, number, page_of, shown
 
@@ -38,7 +39,7 @@ def query_of(slug: str) -> str:
     return next(each.query for each in presets() if f"slug={slug}&" in each.query)
 
 
-@pytest.mark.parametrize("slug", ["login", "login-name", "api", "report", "webhooks", "outgoing"])
+@pytest.mark.parametrize("slug", ["login", "login-name", "api", "report"])
 def test_each_example_can_be_saved_as_it_is(admin_client: Client, free: Tier, slug: str) -> None:
     rule = save(admin_client, query_of(slug))
     assert (rule.slug, rule.mode, rule.limits.count()) == (slug, "shadow", 2 if slug == "api" else 1)
@@ -50,11 +51,6 @@ def test_the_page_of_a_new_rule_offers_them_all(admin_client: Client) -> None:
     for preset in presets():
         assert f'<a href="?{preset.query}">{preset.name}</a> {preset.explanation}' in page
     assert "Start from an example" not in shown(admin_client.get(f"{ADD_RULE}?{query_of('login')}"))
-
-
-@pytest.mark.parametrize("query", ["limits-0-quota=x&limits-0-window_seconds=NaN", "limits-999-quota=1", "methods=,,"])
-def test_values_that_cannot_be_are_shown_and_not_saved(admin_client: Client, query: str) -> None:
-    assert admin_client.get(f"{ADD_RULE}?slug=x&{query}").status_code == 200
 
 
 def test_an_api_has_a_limit_for_each_tier(admin_client: Client, free: Tier) -> None:
@@ -108,7 +104,7 @@ class TestCopy:
         assert Rule.objects.get(pk=rule.pk).mode == "enforce"
         columns = ("tier", "algorithm", "quota", "window_seconds", "unlimited")
         assert list(copy.limits.values_list(*columns)) == list(rule.limits.values_list(*columns))
-        assert set(copy.limits.values_list("generation", flat=True)) == {0}
+        assert set(copy.limits.values_list("generation", flat=True)) == {committed_version().number}
 
     def test_the_rules_page_offers_it_to_those_who_may_add(self, operator: Callable[..., Client], rule: Rule) -> None:
         link = f"{ADD_RULE}?copy={rule.pk}"

@@ -12,7 +12,7 @@ from django.utils import translation
 from django_ratelimiter.admin.rules.limits import sentences
 from django_ratelimiter.engine import Algorithm, Charge, MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
-from django_ratelimiter.models.options import NOT_GIVEN
+from django_ratelimiter.models.limits import NOT_GIVEN
 
 MINUTE = 60_000_000
 
@@ -111,7 +111,7 @@ def test_options(columns: dict[str, Any], says: str) -> None:
     ("rule", "tier", "says"),
     [
         ({}, None, "All callers together can use 10 units per minute."),
-        ({"partition_by": ["user"]}, None, "Each user can use"),
+        ({"partition_by": ["ip/48"]}, None, "Each network of 48 bits can use"),
         ({"partition_by": ["user", "ip"]}, None, "Each combination of user and IP address can use"),
         ({"partition_by": ["ip"]}, "Free", "Each IP address, in the tier “Free”, can use"),
         ({"partition_by": {"ip": 1}}, None, "All callers together can use"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +12,6 @@ from django.test import Client
 from django.utils import timezone, translation
 
 from django_ratelimiter.models import Rule, Tier, UsageBatch, UsageBucket
-from django_ratelimiter.usage.reports import totals
-from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 from ..pages import shown, text_of
@@ -40,12 +37,6 @@ def lines(response: Any) -> list[list[str]]:
 
 
 class TestWhoMaySeeIt:
-    def test_staff_with_the_permission(self, staff: Client) -> None:
-        assert staff.get(REPORT).status_code == 200
-
-    def test_staff_without_it(self, operator: Callable[..., Client]) -> None:
-        assert operator("view_rule", "view_usagebucket").get(REPORT).status_code == 403
-
     def test_nobody_changes_counts(self, admin_client: Client) -> None:
         bucket = add(5, allowed=1)
         for path in ("add/", f"{bucket.pk}/change/", f"{bucket.pk}/delete/", f"{bucket.pk}/history/"):
@@ -122,13 +113,6 @@ class TestPeriods:
             add(minutes, tier=tier, allowed=1)
         assert len(lines(staff.get(f"{REPORT}?period={period}"))) == rows + 2
 
-    def test_months(self, staff: Client) -> None:
-        begin = totals.month(timezone.localtime()).start
-        for rule, start in (("now", begin), ("before", begin - HOUR)):
-            UsageBucket.objects.create(rule_slug=rule, start=stored(start), allowed=1)
-        for period, rule in (("this-month", "now"), ("last-month", "before")):
-            assert [row[0] for row in lines(staff.get(f"{REPORT}?period={period}"))] == ["Rule", rule, "Total"]
-
     @pytest.mark.parametrize("page", ["", "top-callers/", "totals.csv"])
     def test_unknown(self, staff: Client, page: str) -> None:
         assert staff.get(f"{REPORT}{page}?period=year").status_code == 404
@@ -181,6 +165,6 @@ class TestEmpty:
     def test_when_counts_last_came_in(self, staff: Client) -> None:
         add(5, allowed=1)
         UsageBatch.objects.create(batch_id="1:a")
-        assert "The latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
+        assert "Latest counts arrived less than a minute ago." in text_of(staff.get(REPORT))
         UsageBatch.objects.update(collected_at=timezone.now() - timedelta(minutes=2, seconds=30))
-        assert "The latest counts arrived 2 minutes ago." in text_of(staff.get(REPORT))
+        assert "Latest counts arrived 2 minutes ago." in text_of(staff.get(REPORT))

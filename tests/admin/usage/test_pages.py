@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -87,38 +86,9 @@ class TestOneRule:
         [link] = re.findall(r'href="([^"]*)">search</a>', page)
         assert link == f"{REPORT}rule/?period=7d&rule=search"
         page = shown(staff.get(link))
-        assert 'href="?period=30d&rule=search"' in page
+        assert 'href="?rule=search&period=30d"' in page
         assert f'href="{REPORT}?period=7d"' in page
         assert f'href="{REPORT}rule/?period=7d&rule=search&tier=free"' in page
-
-    def test_none_named(self, staff: Client) -> None:
-        assert staff.get(f"{REPORT}rule/").status_code == 404
-
-    def test_a_rule_that_nobody_met(self, staff: Client) -> None:
-        Rule.objects.create(slug="search", name="Search")
-        count(2 * HOUR, rule="other", allowed=1)
-        assert "No request matched a rule in this period" in text_of(staff.get(RULE))
-
-    @pytest.mark.parametrize("slug", ["a\0", "\0", "x" * 5_000, "\U0001f600", "a\n", "\ud800"])
-    def test_what_no_rule_is_called(self, staff: Client, slug: str) -> None:
-        """Not every database takes every text."""
-        count(2 * HOUR, allowed=3)
-        query = urlencode({"rule": slug, "tier": slug, "by": slug}, errors="surrogatepass")
-        response = staff.get(f"{REPORT}?{query}")  # of this tier, and all rules
-        assert response.status_code == (404 if "\0" in slug else 200)
-        assert "\0" in slug or "No request matched a rule" in text_of(response)
-        for page in ("rule/", *(f"{table}.csv" for table in TABLES)):
-            assert staff.get(f"{REPORT}{page}?{query}").status_code == 404
-
-    def test_hostile_names(self, staff: Client) -> None:
-        slug = '"><script>&=/?'
-        count(2 * HOUR, rule=slug, tier=slug, allowed=7)
-        page = staff.get(REPORT)
-        assert slug not in page.content.decode()
-        [link] = re.findall(r'scope="row"><a href="([^"]*)"', page.content.decode())
-        response = staff.get(unescape(link))
-        assert lines(response)[-1][1] == "7"
-        assert slug not in response.content.decode()
 
 
 class TestThePeriodBefore:
@@ -126,19 +96,16 @@ class TestThePeriodBefore:
         count(60 * HOUR, allowed=1)
         count(30 * HOUR, allowed=40)
         count(30 * HOUR, tier="gone", allowed=10)
+        count(30 * HOUR, tier="less", allowed=8)
         count(3 * HOUR, allowed=50)
         count(3 * HOUR, tier="new", allowed=25)
+        count(3 * HOUR, tier="less", allowed=2)
         rows = {row[1]: row[2:4] for row in lines(staff.get(REPORT))}
         assert rows["free"] == ["50", "+25 %"]
         assert rows["new"] == ["25", "new"]
-        assert lines(staff.get(REPORT))[-1][1:3] == ["75", "+50 %"]
-        assert "+50 % compared with the period before" in text_of(staff.get(REPORT))
-
-    def test_fewer(self, staff: Client) -> None:
-        count(60 * HOUR, allowed=1)
-        count(30 * HOUR, allowed=4_000)
-        count(3 * HOUR, allowed=1_000)
-        assert "\u221275 %" in lines(staff.get(REPORT))[1]
+        assert rows["less"] == ["2", "\u221275 %"]
+        assert lines(staff.get(REPORT))[-1][1:3] == ["77", "+33 %"]
+        assert "+33 % compared with the period before" in text_of(staff.get(REPORT))
 
     def test_not_where_counting_began_later(self, staff: Client) -> None:
         count(30 * HOUR, allowed=40)
@@ -298,7 +265,11 @@ def test_top_callers_are_those_of_this_month_with_share_and_trend(staff: Client)
     assert [row["change"] for row in found[1:]] == ["new", "new"]
     assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["rejected"]
     assert [row["partition"] for row in rows(staff, "?identity=ip")] == ["192.0.2.7"]
-    assert "By IP address" in text_of(staff.get(f"{PAGE}?identity=ip"))
+    why = "Where a rule counts requests without this value by their address, these addresses are listed, too."
+    assert why in text_of(staff.get(f"{PAGE}?identity=user"))
+    by_address = text_of(staff.get(f"{PAGE}?identity=ip"))
+    assert "By IP address" in by_address
+    assert why not in by_address
     assert "heavy" not in text_of(staff.get(f"{PAGE}?period=last-month&identity=ip"))
 
 
@@ -338,11 +309,6 @@ def test_control_characters_of_callers_are_written_out(admin_client: Client) -> 
         admin_client.post(explain, {"path": "/", "method": "GET", "identities": partition}),
     ):
         assert r"ann\u202e\u2066\u009b" in response.content.decode(), response.request
-
-
-def test_top_callers_of_nothing_and_of_a_wrong_period_have_a_page(staff: Client) -> None:
-    assert "None are known in this period." in text_of(staff.get(PAGE))
-    assert staff.get(f"{PAGE}?identity=%00").status_code == 404
 
 
 def test_an_estimate_is_marked_and_a_small_one_is_few_and_comes_last(staff: Client) -> None:

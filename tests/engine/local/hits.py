@@ -1,8 +1,7 @@
-"""Processes that hit one key: `python -m tests.engine.local.hits URL MODE RUNS` prints what each run admitted.
+"""Processes that hit one key of which they fetch units: `python -m tests.engine.local.hits URL RUNS`.
 
-MODE: "approximate" or "rejections". For each run a JSON object: for each process `admitted` (when each was, in seconds
-of a clock that all share), `calls` (when each began), and `lasted`: all of them, SECONDS at least and until each has
-made CALLS calls and was rejected; and `served`, the scripts that the server has run.
+It prints for each run a JSON object: for each process `admitted` and `calls` (when each was, in seconds of a clock that
+all share), and `lasted`: all of them, SECONDS at least and until each has made CALLS calls and was rejected.
 """
 
 from __future__ import annotations
@@ -23,10 +22,7 @@ from django_ratelimiter.engine.redis import RedisEngine
 
 PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001
 DAY, CALLS = 86_400, 20
-MODES = {
-    "approximate": Charge("key", Limit(QUOTA, DAY), usage="rule|", sync_interval=INTERVAL),
-    "rejections": Charge("key", Limit(QUOTA, DAY, "sliding_window_log"), usage="rule|"),
-}
+CHARGE = Charge("key", Limit(QUOTA, DAY), usage="rule|", sync_interval=INTERVAL)
 together = multiprocessing.get_context("fork").Barrier(PROCESSES)
 
 
@@ -40,14 +36,14 @@ class Watched(RedisEngine):
         return super().check(*args, **options)
 
 
-def run(url: str, mode: str, number: int) -> dict[str, Any]:
+def run(url: str, number: int) -> dict[str, Any]:
     """One process in one run."""
     with redis.Redis.from_url(url) as client:
         engine = Watched(client, "hits")
-        engine.peek([MODES[mode]])  # connects
+        engine.peek([CHARGE])  # connects
         engine.calls = []
-        ours = LocalFirstEngine(engine, LocalCounters(INTERVAL if mode == "rejections" else 0.0))
-        charge, chance = MODES[mode]._replace(key=f"{mode}-{number}"), random.Random()
+        ours = LocalFirstEngine(engine, LocalCounters())
+        charge, chance = CHARGE._replace(key=f"key-{number}"), random.Random()
         admitted = []
         together.wait(300)
         began, is_used_up = time.monotonic(), False
@@ -56,21 +52,18 @@ def run(url: str, mode: str, number: int) -> dict[str, Any]:
                 admitted.append(time.monotonic())
             else:
                 is_used_up = True
-            if mode == "approximate":
-                time.sleep(chance.random() * PAUSE)
+            time.sleep(chance.random() * PAUSE)
         calls, lasted = list(engine.calls), time.monotonic() - began
         ours.flush()
         return {"admitted": admitted, "calls": calls, "lasted": lasted}
 
 
-def main(url: str, mode: str, runs: int) -> None:
+def main(url: str, runs: int) -> None:
     with redis.Redis.from_url(url) as client, multiprocessing.get_context("fork").Pool(PROCESSES) as pool:
         RedisEngine(client, "hits").publish(1)
         found = []
         for number in range(runs):
-            before = scripts(client)
-            told = pool.starmap(run, [(url, mode, number)] * PROCESSES, chunksize=1)
-            found.append({"processes": told, "served": scripts(client) - before})
+            found.append({"processes": pool.starmap(run, [(url, number)] * PROCESSES, chunksize=1)})
         pool.close()  # to end one by a signal, as its context does, may last for ever under coverage
         pool.join()
         engine = RedisEngine(client, "hits")
@@ -82,10 +75,5 @@ def main(url: str, mode: str, runs: int) -> None:
         print(json.dumps({"runs": found, "usage": usage}))
 
 
-def scripts(client: redis.Redis) -> int:
-    """How many scripts the server has run."""
-    return int(client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
-
-
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]))

@@ -53,7 +53,7 @@ def test_nearly_as_much_passes_as_by_exact_rules_and_never_more(algorithm: str, 
     assert calls <= 1.2 * calls_before * len(moments)
 
 
-@pytest.mark.parametrize("interval", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("interval", [0.1, 5.0])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_bursts_after_slow_windows_keep_to_the_quota(algorithm: str, interval: float) -> None:
     """In a window by the clock, in any time of a window minus the interval, or what a bucket has got back."""

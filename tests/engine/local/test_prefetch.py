@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from django_ratelimiter.engine import EngineUnavailable, Limit, StaleRules
-from django_ratelimiter.engine.call import Call
 
 from .world import INTERVAL, START_US, WINDOW, Clock, Counted, Process, admitted, charge, counts, held
 
@@ -47,14 +46,6 @@ def test_the_next_interval_gives_back_the_rest_and_wants_half_as_much_again(
     assert len(engine.calls) == 6
 
 
-def test_a_first_visit_is_the_plain_call_and_keeps_only_the_caller(process: Process, engine: Counted) -> None:
-    one = process()
-    for number in range(3):
-        one.check(call := Call.of([charge(key=f"rule:{number}", partition=f"{number}")]))
-        assert engine.calls[-1] is call
-    assert (list(one.counters.seen), one.counters.hands) == (["0", "1", "2"], {})
-
-
 def test_who_comes_once_an_interval_is_as_new_again_after_some(process: Process, engine: Counted, clock: Clock) -> None:
     one, asked = process(), charge(100)
     admitted(one, asked, 3)
@@ -63,14 +54,6 @@ def test_who_comes_once_an_interval_is_as_new_again_after_some(process: Process,
         one.check([asked])
     assert wants(engine)[-10:] == [()] * 10
     assert engine.calls[-1].returned == ()
-
-
-def test_who_comes_again_after_the_interval_is_as_new(process: Process, engine: Counted, clock: Clock) -> None:
-    one, asked = process(), charge(100)
-    for _ in range(4):
-        one.check([asked])
-        clock.now += INTERVAL
-    assert wants(engine) == [()] * 4
 
 
 class TestScarce:
@@ -180,14 +163,6 @@ class TestGivenBack:
         clock.now += 0.5
         one.counters.give_back(one.counters.now())
         assert counts(engine) == {"rule|": (2, 0, 0, 0)}
-
-    def test_eight_processes_after_one_burst(self, process: Process, engine: Counted, clock: Clock) -> None:
-        asked, processes = charge(1_000, window=86_400, sync_interval=0.1), [process() for _ in range(8)]
-        assert [admitted(each, asked, 40) for each in processes] == [40] * 8
-        clock.now += 0.6
-        for each in processes:
-            each.counters.give_back(each.counters.now())
-        assert held(engine, asked) == 320
 
     def test_at_the_end_of_the_process_with_all_usage(self, process: Process, engine: Counted) -> None:
         one, asked = process(), charge(1_000, usage="rule|")

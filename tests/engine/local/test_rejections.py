@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.usage import MAX_NAMED
 
 from .world import Clock, Counted, Process, admitted, charge, counts, held
@@ -60,22 +60,16 @@ def test_a_lease_that_was_rejected_is_asked_for_each_time(process: Process, engi
     assert one.check([asked])[0].allowed
 
 
-def test_a_shadow_is_asked_for_each_time(process: Process, engine: Counted) -> None:
-    one, asked = process(denial_memory=MEMORY), exact(gating=False)
-    admitted(one, asked, 5)
+@pytest.mark.parametrize(
+    ("memory", "fields"),
+    [(MEMORY, {"gating": False}), (MEMORY, {"count_refusals": True}), (MEMORY, {"cost": 2}), (None, {})],
+    ids=["a shadow", "rejections that count", "what can never pass", "without the memory"],
+)
+def test_it_is_asked_for_each_time(
+    process: Process, engine: Counted, memory: float | None, fields: dict[str, Any]
+) -> None:
+    admitted(process(**{"denial_memory": memory} if memory else {}), exact(**fields), 5)
     assert len(engine.calls) == 5
-
-
-def test_rejections_that_count_are_told_each_time(process: Process, engine: Counted) -> None:
-    one, asked = process(denial_memory=MEMORY), exact(count_refusals=True)
-    admitted(one, asked, 5)
-    assert len(engine.calls) == 5
-
-
-def test_what_can_never_pass_is_asked_for_each_time(process: Process, engine: Counted) -> None:
-    one, asked = process(denial_memory=MEMORY), exact(cost=2)
-    assert [one.check([asked])[0].retry_after for _ in range(3)] == [None] * 3
-    assert len(engine.calls) == 3
 
 
 class TestCosts:
@@ -179,17 +173,6 @@ def test_a_call_that_gives_something_back_is_made(process: Process, engine: Coun
     assert held(engine, wide) == 0
 
 
-def test_new_rules_are_heard_of(process: Process, engine: Counted, clock: Clock) -> None:
-    one, asked = process(denial_memory=60.0, ask_interval=1.0), exact()
-    engine.publish(1)
-    admitted(one, asked, 3, version=1)
-    engine.publish(2)
-    clock.now += 1.0
-    with pytest.raises(StaleRules):
-        one.check([asked], version=1)
-    assert one.check([exact(5)], version=2)[0].allowed
-
-
 def test_a_limit_that_was_raised_for_a_caller_is_asked_for(process: Process) -> None:
     one, asked = process(denial_memory=60.0), exact()
     admitted(one, asked, 3)
@@ -224,9 +207,3 @@ def test_where_rules_do_not_change_it_is_asked_once_in_so_long(process: Process,
         one.check([asked])
         clock.now += 0.1
     assert len(engine.calls) <= 2 + 4
-
-
-def test_without_it_every_rejection_is_asked_for(process: Process, engine: Counted) -> None:
-    one = process()
-    admitted(one, exact(), 5)
-    assert len(engine.calls) == 5

@@ -11,10 +11,9 @@ import redis.asyncio
 
 from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.calendars import CALENDARS
-from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
+from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster, ServerWith
-from tests.engine.redis.test_async_engine import on_a_loop
 from tests.reference import calendar_window
 from tests.unit.test_calendars import calendar, moment
 
@@ -80,9 +79,10 @@ def asked_for_time(server: RedisServer | ServerWith) -> bool:
         return "cmdstat_time" in client.info("commandstats")
 
 
-def test_a_server_is_not_asked(server: RedisServer) -> None:
+def test_a_server_is_not_asked(server: RedisServer, of_either_kind: Any) -> None:
     with redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client, clock="client")
+        threads = RedisEngine(client, clock="client")
+        engine = of_either_kind(threads)
         engine.publish(1)
         began = time.time_ns() // 1_000
         verdicts = [engine.check(CHARGES, version=1) for _ in range(3)]
@@ -90,26 +90,9 @@ def test_a_server_is_not_asked(server: RedisServer) -> None:
         assert began <= verdicts[0][0].at_us <= verdicts[2][0].at_us <= time.time_ns() // 1_000
         assert engine.peek(CHARGES)[0].remaining == 0
         engine.refund(verdicts[0])
-        engine.take_usage()
-        assert engine.partitions.now_us() >= began
+        threads.take_usage()
+        assert threads.partitions.now_us() >= began
     assert not asked_for_time(server)
-
-
-def test_nor_is_it_on_an_event_loop(server: RedisServer) -> None:
-    async def decide(engine: AsyncRedisEngine) -> list[bool]:
-        await engine.publish(1)
-        verdicts = [await engine.check(CHARGES, version=1) for _ in range(3)]
-        await engine.refund(verdicts[0])
-        return [verdict.allowed for each in verdicts for verdict in each]
-
-    assert on_a_loop(server.url, decide, clock="client") == [True, True, True, True, False, False]
-    assert not asked_for_time(server)
-
-
-def test_the_twin_for_event_loops_has_the_same_clock(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        twin: Any = RedisEngine(client, clock="client").to_async()
-        assert twin.clock == "client"
 
 
 def test_nor_is_a_cluster(running_cluster: Cluster) -> None:

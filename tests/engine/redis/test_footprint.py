@@ -1,17 +1,12 @@
-"""RedisEngine leaves few bytes per key and per logged request on its server, and nothing that stays for ever."""
+"""RedisEngine leaves few bytes per key and per logged request on its server."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import replace
-from random import Random
 
 import pytest
 import redis
 
-from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
+from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.engine.redis import RedisEngine
-from example_project.redis_server import RedisServer
 from tests.engine.hits import CASES, DAY, limit_of
 from tests.engine.trio import HOUR
 
@@ -23,9 +18,6 @@ KEEPING_REQUESTS = (Algorithm.SLIDING_WINDOW_LOG, Algorithm.CONCURRENCY)
 def name_of(charge: Charge, namespace: str = "rl") -> str:
     """The key that a charge is kept under."""
     return f"{{{namespace}:0}}:{charge.key}{charge.limit.tag}"
-
-
-# Memory
 
 
 @pytest.mark.parametrize("window", [60, 3_600, DAY, YEAR])
@@ -90,65 +82,3 @@ def test_what_has_left_the_window_leaves_the_log(redis_client: redis.Redis) -> N
         engine.check([charge], now_us=HOUR + number)
     engine.check([charge], now_us=HOUR + 60_000_000 + 990)
     assert redis_client.memory_usage(name_of(charge)) <= 165 + 12 * 10
-
-
-# Time to live
-
-LIMITS = [limit_of(case, window) for case in CASES for window in (60, 3_600, DAY, YEAR)]
-PER_CALL = 500
-
-
-def charges_by(random: Random, first: int, count: int) -> list[Charge]:
-    """Charges of random algorithms over keys of their own. Some are rejected, and some of these are counted."""
-    return [
-        Charge(
-            str(number),
-            random.choice(LIMITS),
-            random.choice((1, 1, 2, 3, 10_000)),
-            gating=False,
-            count_refusals=random.random() < 0.5,
-            usage="rule|" if number % 100 == 0 else None,
-        )
-        for number in range(first, first + count)
-    ]
-
-
-def change(engine: RedisEngine, random: Random, verdicts: Sequence[Verdict]) -> None:
-    """Do with these keys all that an engine does: refund, release, reject, and go on with other limits."""
-    engine.refund(random.sample(verdicts, len(verdicts) // 4))
-    engine.release(verdicts)
-    changed = [verdict.charge for verdict in verdicts]
-    for quota in (1, 1_000):
-        changed = [
-            charge._replace(limit=replace(charge.limit, quota=quota, burst=None), count_refusals=True)
-            for charge in changed
-            if charge.limit.window is None or charge.limit.window <= 25 * DAY or charge.limit.burst is None
-        ]
-        later = engine.check(changed, refund_if_denied=verdicts)
-        engine.refund(random.sample(later, len(later) // 4))
-    engine.peek(changed)
-
-
-def keys_that_stay(client: redis.Redis, count: int) -> int:
-    """Make so many keys of random algorithms; how many keys of the server would never expire."""
-    random, engine = Random(count), RedisEngine(client)
-    engine.publish(1)
-    first = 0
-    while client.dbsize() < count:
-        verdicts = engine.check(charges_by(random, first, PER_CALL), version=1)
-        if first % 10_000 == 0:
-            change(engine, random, verdicts)
-        first += PER_CALL
-    found = client.info("keyspace")["db0"]
-    return found["keys"] - found["expires"]
-
-
-def test_no_key_of_20_thousand_stays_but_the_version(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        assert keys_that_stay(client, 20_000) == 1
-
-
-@pytest.mark.long
-def test_no_key_of_a_million_stays_but_the_version(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        assert keys_that_stay(client, 1_000_000) == 1

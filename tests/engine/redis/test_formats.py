@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +13,10 @@ import redis.asyncio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, StaleRules, partition_stats
+from django_ratelimiter.engine import Charge, Limit, StaleRules, partition_stats
 from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.limits import MAX_UNITS
-from django_ratelimiter.engine.redis import RedisEngine, formats, partition_notes
+from django_ratelimiter.engine.redis import RedisEngine, packing, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 
 ALICE, BOB = "a" * 22, "b" * 22
@@ -65,20 +64,6 @@ def test_of_more_charges_than_a_byte_can_number_the_first_are_noted(
     assert weights == [{ALICE: (3, 0)}, {ALICE: (3, 0)}, {}]
 
 
-def test_a_rejection_spends_nothing_and_a_refund_gives_back(engine: RedisEngine) -> None:
-    call = template(Limit(3, 3_600), Limit(9, 3_600))
-    for _ in range(3):
-        admitted = engine.check(fill(call), version=1)
-    assert type(admitted) is Answer
-    rejected = engine.check(fill(call), version=1)
-    assert type(rejected) is Answer
-    assert rejected.is_rejected
-    assert rejected.retry_after == rejected[0].retry_after
-    assert [(each.allowed, each.remaining, each.spent) for each in rejected] == [(False, 0, 0), (True, 6, 0)]
-    engine.refund(admitted)
-    assert [each.remaining for each in engine.peek(fill(call))] == [1, 7]
-
-
 def test_stale_rules_are_heard_of_and_lost_memory_is_counted_anew(
     engine: RedisEngine, redis_client: redis.Redis
 ) -> None:
@@ -121,7 +106,7 @@ def test_two_charges_for_one_counter_are_a_mistake() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MAX_FORMATS", 2)
+    monkeypatch.setattr(packing, "MAX_FORMATS", 2)
     packed: list[str] = []
 
     def encode(charges: Sequence[Charge], *_others: object) -> bytes:
@@ -130,7 +115,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     unlabelled = Charge("", LIMITS[0])
     calls = {name: CallTemplate([ChargeTemplate(f"{name}-0:", ":1", unlabelled)]) for name in "ab"}
-    kept = formats.CallFormats(encode)
+    kept = packing.CallFormats(encode)
     for name in "ab":
         for weight in (0, 0, 1, 1, 2, 2, 0):
             assert kept.fill(fill(calls[name]), None, 1, (weight, 0)) == f"{name}-0:{ALICE}:1".encode()
@@ -153,36 +138,11 @@ def test_a_call_that_wants_units_is_packed_once_however_many_they_are(units: lis
         ChargeTemplate(f"rule-{number}:", ":1", Charge("", limit, cost=number, usage="rule|", **kinds[number % 4]))
         for number, limit in enumerate(LIMITS)
     ]
-    kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
+    kept, filled = packing.CallFormats(encode), fill(CallTemplate(charges))
     for wants in ((1,) * 6, tuple(units)):
         fetching = Call(filled.template, filled.partitions, wants)
         assert kept.fill(fetching, 1, 7, (0, 0)) == encode(fetching, 1, 7, ())
     assert packed == 3  # two of them by this test itself
-
-
-def test_a_filled_call_counts_its_callers_over_all_rules(engine: RedisEngine) -> None:
-    charges = [
-        ChargeTemplate(f"{name}:", "", Charge("", Limit(2, 3_600), usage=f"{name}|"), identity=identity)
-        for name, identity in (("a", "user"), ("b", "user"), ("c", "ip"))
-    ]
-    call = CallTemplate(charges)
-    for _ in range(4):
-        verdicts = engine.check(Call(call, (ALICE, ALICE, BOB)), version=1)
-    hour = int(verdicts[0].at_us // partition_stats.HOUR_US)
-    assert engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5) == [{ALICE: (2, 2)}, {BOB: (2, 2)}]
-
-
-def test_both_engines_charge_what_is_wanted_and_give_back_what_is_returned(engine: RedisEngine) -> None:
-    wanting = template(Limit(90, 3_600), Limit(9, 3_600))
-    engine.publish(1)
-    for one in (engine, MemoryEngine()):
-        one.publish(1)
-        answer = one.check(Call(wanting, (ALICE, ALICE), (30, 30)), version=1)
-        assert ([*answer.taken], [each.remaining for each in answer]) == ([11, 1], [78, 7])
-        receipts = [replace(each, spent=units) for each, units in zip(answer, answer.taken, strict=True)]
-        answer = one.check(Call(wanting, (ALICE, ALICE), (), tuple(receipts)), version=1)
-        assert (answer.taken, [each.remaining for each in answer]) == (None, [88, 7])
-        assert [each.spent for each in receipts] == [0, 0]
 
 
 HOUR_US = 3_600_000_000

@@ -1,4 +1,4 @@
-"""The frame around the algorithms, alike on both engines: versions, all or nothing, receipts, what is rejected."""
+"""The frame around the algorithms, alike on both engines: versions, and what is rejected as a mistake."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ BUCKET = Limit(5, 60, "token_bucket")
 
 def left(engine: Engine, *charges: Charge) -> list[int]:
     return [verdict.remaining for verdict in engine.peek(charges, HOUR)]
-
-
-def spend(engine: Engine, key: str, cost: int = 1, limit: Limit = FIVE) -> None:
-    assert engine.check([Charge(key, limit, cost)], now_us=HOUR)[0].allowed
 
 
 # Versions
@@ -111,47 +107,6 @@ def test_a_stale_call_gives_no_receipt_back(engine: Engine) -> None:
         engine.check([Charge("key", FIVE, cost=6)], version=1, refund_if_denied=earlier, now_us=HOUR)
     assert earlier[0].spent == 1
     assert left(engine, Charge("earlier", FIVE)) == [4]
-
-
-# All or nothing
-
-
-def test_counted_rejections_spend_nothing_of_other_charges(engine: Engine) -> None:
-    other = Charge("other", FIVE, count_refusals=True)
-    engine.check([other, Charge("key", FIVE, cost=6, count_refusals=True)], now_us=HOUR)
-    assert left(engine, other, Charge("key", FIVE)) == [5, 0]
-
-
-@pytest.mark.parametrize("limit", [FIVE, Limit(5, 60)])
-def test_a_counted_rejection_under_a_lowered_quota_forgets_nothing(engine: Engine, limit: Limit) -> None:
-    spend(engine, "key", 5, limit)
-    engine.check([Charge("key", Limit(2, 60, limit.algorithm), count_refusals=True)], now_us=HOUR)
-    assert left(engine, Charge("key", limit)) == [0]
-
-
-def test_a_rejected_call_exceeds_no_soft_quota(engine: Engine) -> None:
-    soft = Charge("key", Limit(5, 60, soft_quota=1), cost=2)
-    assert not engine.check([soft, Charge("other", FIVE, cost=6)], now_us=HOUR)[0].soft_exceeded
-    assert engine.peek([soft], HOUR)[0].soft_exceeded
-    assert engine.check([soft], now_us=HOUR)[0].soft_exceeded
-
-
-# Receipts
-
-
-def test_a_receipt_that_stands_twice_in_one_call_is_good_for_one_refund(engine: Engine) -> None:
-    receipts = engine.check([Charge("key", FIVE, 2)], now_us=HOUR)
-    spend(engine, "key", 3)
-    engine.check([Charge("no", FIVE, 6)], refund_if_denied=[*receipts, *receipts], now_us=HOUR)
-    assert left(engine, Charge("key", FIVE)) == [2]
-
-
-def test_what_spent_nothing_gives_nothing_back(engine: Engine) -> None:
-    spend(engine, "key", 4)
-    rejected = engine.check([Charge("key", FIVE, 2), Charge("other", FIVE)], now_us=HOUR)
-    counted = engine.check([Charge("key", FIVE, 2, count_refusals=True)], now_us=HOUR)
-    engine.refund([*rejected, *counted, *engine.peek([Charge("key", FIVE, 0)], HOUR)])
-    assert left(engine, Charge("key", FIVE), Charge("other", FIVE)) == [0, 5]
 
 
 # What is rejected as a mistake of the caller

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -108,15 +107,6 @@ def test_batches_come_from_the_oldest_minute_on(engine: Engine) -> None:
         engine.check([Charge("a", FIVE, usage="a|")], now_us=minute * MINUTE)
     minutes = [engine.read_usage(batch)[0].minute for batch in engine.take_usage(now_us=LATER)]
     assert minutes == [0, 1, 9, 10, 59]
-
-
-def test_a_day_that_is_asked_for_again_is_counted_once(redis_client: redis.Redis) -> None:
-    """Where the clock of Redis is in another calendar window than the process's, the call is sent once more."""
-    engine, now_us = RedisEngine(redis_client, "again"), time.time_ns() // 1_000
-    engine._clock_ahead = 2 * DAY
-    day = Limit(5, calendar="day", algorithm="fixed_window")
-    assert engine.check([Charge("a", day, usage="a|"), Charge("b", FIVE, usage="b|")])[0].at_us < now_us + DAY
-    assert [count[1:] for count in collected(engine, now_us + DAY)] == [("a|", 1, *[0] * 6), ("b|", 1, *[0] * 6)]
 
 
 def test_usage_keys_expire(redis_client: redis.Redis) -> None:

@@ -19,8 +19,8 @@ class OK(str):
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 #: Commands whose arguments are no keys at all; of the others the first is one, and of these all are.
-KEYLESS = {"TIME", "PING", "SELECT", "FLUSHDB", "FLUSHALL", "DBSIZE", "KEYS", "INFO"}
-ALL_KEYS = {"DEL", "EXISTS", "RENAME", "PFCOUNT", "MGET"}
+KEYLESS = {"TIME", "PING", "SELECT", "FLUSHDB", "INFO"}
+ALL_KEYS = {"DEL", "EXISTS", "RENAME", "MGET"}
 
 
 class Hash(dict[bytes, bytes]):
@@ -29,10 +29,6 @@ class Hash(dict[bytes, bytes]):
 
 class Scores(dict[bytes, int]):
     """Members and their scores."""
-
-
-class Sketch(set[bytes]):
-    """Stands for a HyperLogLog, and counts exactly."""
 
 
 class Keyspace:
@@ -103,15 +99,10 @@ class Keyspace:
             return -2
         return self.ends[key] - self.now() // 1_000 if key in self.ends else -1
 
-    def do_keys(self, _pattern: bytes) -> list[bytes]:
-        return [key for key in list(self.keys) if self._is_there(key)]
-
     def do_flushdb(self) -> OK:
         self.keys.clear()
         self.ends.clear()
         return OK("OK")
-
-    do_flushall = do_flushdb
 
     # What has no key
 
@@ -200,10 +191,7 @@ class Keyspace:
     def do_smembers(self, key: bytes) -> list[bytes]:
         return list(self._find(key, set))
 
-    def do_scard(self, key: bytes) -> int:
-        return len(self._find(key, set))
-
-    # Sorted sets and sketches
+    # Sorted sets
 
     def do_zincrby(self, key: bytes, units: bytes, member: bytes) -> bytes:
         scores = self._find(key, Scores, make=True)
@@ -225,15 +213,6 @@ class Keyspace:
 
     def _ranked(self, key: bytes) -> list[tuple[bytes, int]]:
         return sorted(self._find(key, Scores).items(), key=lambda pair: (pair[1], pair[0]))
-
-    def do_pfadd(self, key: bytes, *members: bytes) -> int:
-        held = self._find(key, Sketch, make=True)
-        before = len(held)
-        held.update(members)
-        return int(len(held) > before)
-
-    def do_pfcount(self, *keys: bytes) -> int:
-        return len(set[bytes]().union(*(self._find(key, Sketch) for key in keys)))
 
 
 def keys_of(name: str, arguments: list[bytes]) -> list[bytes]:

@@ -41,7 +41,7 @@ class _Killer:
 def _apply(path: str, at: int, pipe: int) -> NoReturn:
     from django.db import connection
 
-    from django_ratelimiter.rules.files.applying import apply_file
+    from django_ratelimiter.rules.files.planning import apply_file
     from django_ratelimiter.rules.files.reading import load
 
     killer, commit = _Killer(at, pipe), connection.commit
@@ -64,7 +64,7 @@ def _state() -> Any:
     """
     from django_ratelimiter.rules.stored import storage
     from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
-    from django_ratelimiter.rules.stored.history.snapshots import by_slug
+    from django_ratelimiter.rules.stored.history.changes import by_slug
 
     rows, version = by_slug(snapshot_of_rows()), storage.committed_version()
     stored = storage.snapshots(version).values_list("snapshot", flat=True).get()
@@ -80,7 +80,7 @@ def main() -> None:
     django.setup()
     from django.db import connection
 
-    from django_ratelimiter.rules.files.applying import apply_file
+    from django_ratelimiter.rules.files.planning import apply_file
     from django_ratelimiter.rules.files.reading import load
 
     old, new = sys.argv[1:]

@@ -1,8 +1,8 @@
-"""The differences between two snapshots, with old and new values, for people."""
+"""The differences between two snapshots, also of different releases: the same rule in both, and texts for people."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from django.utils.text import capfirst
@@ -10,10 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
-from ...ruleset import limit_from
+from ...ruleset import Snapshot, limit_from
 from ..compiler import columns_of
 from ..tables import models
-from .snapshots import Data, Pair, Snapshot, changed_pairs, meaning_of, normal_rule, normal_tier
 
 #: Maximum number of changes that a summary lists; the others are counted.
 MAX_NAMED = 3
@@ -24,7 +23,15 @@ ACCESS_FIELDS = ("action", "expires_at", "reason")
 #: The text for an empty field.
 NOTHING = "\N{EN DASH}"
 
+Data = Mapping[str, Any]
 Kind = Literal["added", "changed", "removed"]
+
+
+class Pair(NamedTuple):
+    """The same rule or tier in two snapshots; `None` = it is missing in one."""
+
+    before: Data | None
+    after: Data | None
 
 
 class FieldChange(NamedTuple):
@@ -117,9 +124,8 @@ def _change(subject: Literal["rule", "tier"], pair: Pair, fields: tuple[FieldCha
 
 
 def _of_switch(before: Snapshot, after: Snapshot) -> Iterator[Change]:
-    states = [each.get("enforcement", True) is not False for each in (before, after)]
-    if states[0] != states[1]:
-        was, now = (_("on") if state else _("stopped") for state in states)
+    was, now = (_("stopped") if each.get("enforcement") is False else _("on") for each in (before, after))
+    if was != now:
         yield Change("changed", "enforcement", "", "", (FieldChange("enforcement", _("enforcement"), was, now),))
 
 
@@ -138,15 +144,15 @@ def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
 def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
     """Yield the columns that differ; if the row is in one snapshot only, its columns that are not empty."""
     for column in columns:
-        if pair.before and pair.after and pair.before.get(column.name, pair) == pair.after.get(column.name):
+        if pair.before and pair.after and pair.before[column.name] == pair.after[column.name]:
             continue  # the common case; comparing texts would be slow
-        texts = [_in_words(column, data, pair) for data in pair]
-        if texts[0] != texts[1]:
-            yield FieldChange(column.name, str(capfirst(column.verbose_name)), *texts)
+        was, now = (_in_words(column, data) for data in pair)
+        if was != now:
+            yield FieldChange(column.name, str(capfirst(column.verbose_name)), was, now)
 
 
-def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
-    if data is None or any(each is not None and column.name not in each for each in pair):
+def _in_words(column: Any, data: Data | None) -> str:
+    if data is None:
         return NOTHING
     value = data[column.name]
     if column.choices:
@@ -163,7 +169,7 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
     before, after = ([*data["limits"]] if data else [] for data in pair)
     has_tiers = any(limit["tier"] for limit in (*before, *after))
     others = _("Limit of every other tier") if has_tiers else _("Limit for everyone")
-    resets = [max((limit["generation"] for limit in limits), default=0) for limits in (before, after)]
+    was, now = (max((limit["generation"] for limit in limits), default=0) for limits in (before, after))
     for same in (lambda limit: (limit["tier"], meaning_of(limit)), lambda limit: limit["tier"]):
         for old in [*before]:
             new = next((limit for limit in after if same(limit) == same(old)), None)
@@ -176,17 +182,17 @@ def _limits(pair: Pair) -> Iterator[FieldChange]:
         yield from _limit_change(limit, None, others)
     for limit in after:
         yield from _limit_change(None, limit, others)
-    if pair.before and pair.after and resets[0] != resets[1]:
+    if pair.before and pair.after and was != now:
         text = _("generation %(number)s")
-        yield FieldChange("generation", _("Counters"), *(text % {"number": number} for number in resets))
+        yield FieldChange("generation", _("Counters"), text % {"number": was}, text % {"number": now})
 
 
 def _limit_change(before: Data | None, after: Data | None, others: str) -> Iterator[FieldChange]:
-    texts = [limit_text(limit) if limit else NOTHING for limit in (before, after)]
-    if texts[0] != texts[1]:
+    was, now = (limit_text(limit) if limit else NOTHING for limit in (before, after))
+    if was != now:
         tier = (after or before or {})["tier"]
         label = _("Limit of %(tier)s") % {"tier": tier} if tier else others
-        yield FieldChange("limits", label, *texts)
+        yield FieldChange("limits", label, was, now)
 
 
 def limit_text(limit: Data) -> str:
@@ -198,3 +204,67 @@ def limit_text(limit: Data) -> str:
     except (ValueError, KeyError, TypeError, ArithmeticError):
         window = limit["calendar"] or f"{limit['window_seconds']} s"
         return f"{units(limit['quota']) if limit['quota'] else NOTHING} / {window}, {limit['algorithm']}"
+
+
+def meaning_of(limit: Data) -> tuple[Any, ...]:
+    """Return the values that distinguish the counters of a rule's limits, as in the names of counters."""
+    from ....models.limits import MEANING, MEANT
+
+    return tuple(
+        MEANT.get(column) if limit[column] is None and not limit["unlimited"] else limit[column] for column in MEANING
+    )
+
+
+def normal_rule(data: Data) -> dict[str, Any]:
+    """Return a rule of a snapshot with all its columns. Those that an older release lacked get their meaning then."""
+    found, columns = _with_defaults(data, columns_of(models.Rule)), columns_of(models.RuleLimit)
+    return found | {"limits": [{"tier": limit["tier"], **_with_defaults(limit, columns)} for limit in data["limits"]]}
+
+
+def normal_tier(data: Data) -> dict[str, Any]:
+    """Return a tier of a snapshot with all its columns."""
+    return _with_defaults(data, columns_of(models.Tier))
+
+
+def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the tiers and the rules of a snapshot by slug, with all their columns."""
+    tiers = {data["slug"]: normal_tier(data) for data in snapshot["tiers"]}
+    return tiers, {data["slug"]: normal_rule(data) for data in snapshot["rules"]}
+
+
+def _with_defaults(data: Data, fields: Iterable[Any]) -> dict[str, Any]:
+    return {field.name: data[field.name] if field.name in data else default_of(field) for field in fields}
+
+
+def default_of(column: Any) -> Any:
+    """Return the value of a column that was not given."""
+    default = None if column.null and not column.has_default() else column.get_default()
+    return getattr(default, "value", default)  # the plain value of an enum
+
+
+def pairs(before: Sequence[Data], after: Sequence[Data]) -> list[Pair]:
+    """Return rules or tiers with the same slug in pairs, and of the others those with the same name: renamed ones.
+
+    In the order of `after`, then the deleted ones.
+    """
+    old, new = ({data["slug"]: data for data in rows} for rows in (before, after))
+    gone = _by_unique_name(data for data in before if data["slug"] not in new)
+    come = _by_unique_name(data for data in after if data["slug"] not in old)
+    renamed = {data["slug"]: gone[name] for name, data in come.items() if name in gone}
+    found = [Pair(old.get(data["slug"]) or renamed.get(data["slug"]), data) for data in after]
+    seen = {pair.before["slug"] for pair in found if pair.before}
+    return found + [Pair(data, None) for data in before if data["slug"] not in seen]
+
+
+def _by_unique_name(rows: Iterable[Data]) -> dict[str, Data]:
+    found: dict[str, list[Data]] = {}
+    for data in rows:
+        found.setdefault(data["name"], []).append(data)
+    return {name: several[0] for name, several in found.items() if len(several) == 1 and name}
+
+
+def changed_pairs(before: Sequence[Data], after: Sequence[Data], normal: Callable[[Data], Data]) -> list[Pair]:
+    """Return the pairs of rules or tiers that differ. Most are identical and need no normalizing."""
+    differing = [pair for pair in pairs(before, after) if pair.before != pair.after]
+    looked_into = [Pair(*(data and normal(data) for data in pair)) for pair in differing]
+    return [pair for pair in looked_into if pair.before != pair.after]

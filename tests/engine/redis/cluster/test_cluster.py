@@ -99,31 +99,6 @@ def test_part_of_a_receipt_is_refunded_in_every_shard(engine: Any) -> None:
     assert [receipt.remaining for receipt in receipts] == [4, 4]
 
 
-@pytest.mark.parametrize("places", [(3, 40, 50), (40, 3, 50), (50, 3, 40)])
-def test_receipts_are_refunded_wherever_they_are_if_the_call_is_rejected(engine: Any, places: tuple[int, ...]) -> None:
-    brought, passing, rejecting = (charge(place) for place in places)
-    receipts = engine.check([brought])
-    none = rejecting._replace(cost=6)
-    engine.check([passing, none], refund_if_denied=receipts)
-    assert [receipts[0].spent, *remaining(engine, brought, passing)] == [0, 5, 5]
-    receipts = engine.check([brought])
-    engine.check([passing, rejecting], refund_if_denied=receipts)
-    assert [receipts[0].spent, *remaining(engine, brought, passing, rejecting)] == [1, 4, 4, 4]
-    engine.check([passing, brought._replace(cost=6)], refund_if_denied=receipts)
-    assert [receipts[0].spent, *remaining(engine, brought, passing)] == [0, 5, 4]
-
-
-def test_a_call_that_was_rejected_elsewhere_spends_in_no_shard(engine: Any, sync_engine: RedisEngine) -> None:
-    charges = [charge(3), charge(40)]
-    receipts = engine.check([charge(50)])
-    assert [verdict.spent for verdict in engine.check(charges, reject=True, refund_if_denied=receipts)] == [
-        0,
-        0,
-    ]
-    assert remaining(engine, *charges, charge(50)) == [5, 5, 5]
-    assert counted(sync_engine) == {"rule3|": (0, 0), "rule40|": (0, 0), "rule50|": (1, 0)}
-
-
 def test_stale_rules_in_a_later_shard_leave_nothing_spent_or_counted(engine: Any, sync_engine: RedisEngine) -> None:
     charges = [charge(3), charge(40)]
     engine.publish(1)
@@ -134,22 +109,6 @@ def test_stale_rules_in_a_later_shard_leave_nothing_spent_or_counted(engine: Any
     assert caught.value.number == 2
     assert remaining(engine, *charges) == [4, 3]
     assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (2, 0)}
-
-
-def test_a_later_shard_out_of_reach_leaves_nothing_spent_or_counted(
-    cluster: Cluster, engine: Any, sync_engine: RedisEngine
-) -> None:
-    charges = [charge(5), charge(40)]  # on two nodes
-    engine.check(charges)
-    owner = cluster.owner("{rl:40}")
-    owner.ask("CONFIG", "SET", "maxmemory", "1")  # which rejects scripts that might write
-    try:
-        with pytest.raises(EngineUnavailable):
-            engine.check(charges)
-    finally:
-        owner.ask("CONFIG", "SET", "maxmemory", "0")
-    assert remaining(engine, *charges) == [4, 4]
-    assert counted(sync_engine) == {"rule5|": (1, 0), "rule40|": (1, 0)}
 
 
 def test_units_of_a_call_that_fails_or_is_rejected_in_a_later_shard_are_not_counted(
@@ -199,8 +158,8 @@ def summed(batches: Iterable[list[UsageCount]]) -> list[UsageCount]:
     return sorted(UsageCount(*key, *counts) for key, counts in totals.items() if any(counts))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_it_decides_as_the_engine_in_memory_does(engine: Any, sync_engine: RedisEngine, seed: int) -> None:
     """`reset_after` aside, which a rejected call tells as if an earlier shard had spent."""
     chance = random.Random(seed)
     algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
@@ -221,14 +180,15 @@ def test_it_decides_as_the_engine_in_memory_does(sync_engine: RedisEngine, seed:
             for each in chance.sample(charges, chance.randint(1, 4))
         ]
         found = [
-            engine.check(asked, now_us=now, refund_if_denied=given, reject=len(asked) == 3 and now % 3 == 0)
-            for engine, given in zip((memory, sync_engine), receipts, strict=True)
+            each.check(asked, now_us=now, refund_if_denied=given, reject=len(asked) == 3 and now % 3 == 0)
+            for each, given in zip((memory, engine), receipts, strict=True)
         ]
         told = [
             [(each.allowed, each.remaining, each.retry_after, each.spent, each.soft_exceeded) for each in some]
             for some in found
         ]
         assert told[0] == told[1]
+        assert [each.spent for each in receipts[0]] == [each.spent for each in receipts[1]]
         receipts = (found[0], found[1]) if chance.random() < 0.3 else ([], [])
     batches = [engine.take_usage(now_us=now + HOUR) for engine in (memory, sync_engine)]
     in_memory, in_redis = (
@@ -288,13 +248,14 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
 def test_they_are_if_a_later_shard_fails_that_call(cluster: Cluster, engine: Any, sync_engine: RedisEngine) -> None:
     """What the first one has spent and counted is taken back; but what it was told of others stays told."""
     held = UsageCarry("an id", ((HOUR // 60_000_000, "held|\nA", 3),))
-    owner = cluster.owner("{rl:40}")
+    owner = cluster.owner("{rl:40}")  # on another node than shard 5
     owner.ask("CONFIG", "SET", "maxmemory", "1")
     try:
         with pytest.raises(EngineUnavailable):
             engine.check([charge(5), charge(40)], counts=held)
     finally:
         owner.ask("CONFIG", "SET", "maxmemory", "0")
+    assert remaining(engine, charge(5), charge(40)) == [5, 5]
     engine.check([charge(9)], counts=held)
     assert counted(sync_engine) == {"held|": (3, 0), "rule9|": (1, 0)}
 
@@ -367,13 +328,6 @@ def test_replicas_are_never_asked(cluster: Cluster, engine: Any) -> None:
     assert len(replicas) == 3
     for server in replicas:
         assert b"evalsha" not in server.ask("INFO", "commandstats")
-
-
-def test_lost_scripts_are_loaded_again(cluster: Cluster, engine: Any) -> None:
-    engine.check([charge(3), charge(40)])
-    for server in cluster.servers:
-        server.ask("SCRIPT", "FLUSH")
-    assert [verdict.remaining for verdict in engine.check([charge(3), charge(40)])] == [3, 3]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -115,9 +114,6 @@ async def asked_on_a_loop() -> Any:
     return await get_async_engine().check([CHARGE])
 
 
-DAY = Charge("key", Limit(5, 86_400, "token_bucket"))
-
-
 @pytest.fixture
 def addresses() -> list[tuple[str, int]]:
     return [(HOST, free_port()) for _ in range(3)]
@@ -132,23 +128,6 @@ def assert_short(text: str, addresses: list[tuple[str, int]]) -> None:
     assert len(text) < 600
 
 
-def on_an_event_loop(addresses: list[tuple[str, int]]) -> list[str]:
-    async def use() -> list[str]:
-        sentinel = AsyncSentinel(addresses, sentinel_kwargs={"retry": AsyncRetry(NoBackoff(), 0)})
-        client = sentinel.master_for("mymaster")
-        engine, found = AsyncRedisEngine(client, deadline=20.0), []
-        for _ in range(MAX_FAILURES + 1):
-            with pytest.raises(EngineUnavailable) as caught:
-                await engine.check([DAY])
-            found.append(str(caught.value))
-        await engine.aclose()
-        for each in (client, *sentinel.sentinels):
-            await each.aclose()
-        return found
-
-    return asyncio.run(use())
-
-
 def assert_logged(texts: list[str], addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
     for text in (*texts, *[record.getMessage() for record in caplog.records]):
         assert_short(text, addresses)
@@ -160,14 +139,10 @@ def test_it_is_told_in_a_line(
     client = Sentinel(addresses, sentinel_kwargs={"retry": Retry(NoBackoff(), 0)}).master_for("mymaster")
     threads, found = RedisEngine(client, deadline=20.0), []
     engine = of_either_kind(threads)
-    for ask in [lambda: engine.check([DAY])] * (MAX_FAILURES + 1) + [threads.take_usage]:
+    for ask in [lambda: engine.check([CHARGE])] * (MAX_FAILURES + 1) + [threads.take_usage]:
         with pytest.raises(EngineUnavailable) as caught:
             ask()
         found.append(str(caught.value))
     assert_logged(found, addresses, caplog)
     threads._transport.close()
     client.close()
-
-
-def test_so_is_a_client_for_event_loops(addresses: list[tuple[str, int]], caplog: pytest.LogCaptureFixture) -> None:
-    assert_logged(on_an_event_loop(addresses), addresses, caplog)

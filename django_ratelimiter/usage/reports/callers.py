@@ -10,11 +10,11 @@ from django.db.models import Case, IntegerField, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ..engine.base import Alias
-from ..models import TopCaller, TopPartition, UsageSample
-from ..usage.reports.report import TopPartitionRow
-from ..usage.reports.totals import about
-from ..usage.times import Granularity, aware, buckets, floor, now, stored
+from ...engine.base import Alias
+from ...models import TopPartition, UsageSample
+from ..times import Granularity, aware, buckets, floor, now, stored
+from .report import TopPartitionRow
+from .totals import about
 
 DAYS: Final = 30
 
@@ -35,14 +35,6 @@ class Day(NamedTuple):
         """Return the requests and the rejected ones as text; `None` = not known."""
         rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
         return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
-
-
-class DayTotal(NamedTuple):
-    """Known requests of the caller on one day, over all rules; 0 = none or few. rejected: `None` = not known."""
-
-    date: date
-    requests: int
-    rejected: int | None
 
 
 class Usage(NamedTuple):
@@ -78,37 +70,6 @@ def usage_of(digests: Mapping[str, str]) -> Usage:
     return Usage(first, today, False, explanation, found)
 
 
-def totals_of(usage: Usage, identities: Mapping[str, str]) -> list[DayTotal]:
-    """Return the total of each day: from the top callers over all rules, else of the rule with most known requests.
-
-    identities: those that may be the caller's, with its digest. One query.
-    """
-    zone = timezone.get_default_timezone()
-    days = [usage.since + timedelta(days=number) for number in range(DAYS)]
-    found = {day: DayTotal(day, 0, 0) for day in days}
-    for day in usage.days:
-        if (day.requests or 0) > found[day.date].requests:
-            rejected = day.rejected or 0 if day.known_from == "top" else day.rejected
-            found[day.date] = DayTotal(day.date, day.requests or 0, rejected)
-    starts = [stored(floor(datetime.combine(day, time(12), zone), Granularity.DAY, zone)) for day in days]
-    rows = TopCaller.objects.filter(
-        granularity=TopCaller.Granularity.DAY, start__in=starts,
-        identity__in=list(identities), partition__in=set(identities.values()),
-    )  # fmt: skip
-    for row in rows.iterator():
-        on, requests, _allowed, rejected = _figures(row, zone)
-        if requests is not None and requests >= found[on].requests:
-            found[on] = DayTotal(on, requests, rejected or 0)
-    return list(found.values())
-
-
-def _figures(row: TopPartition | TopCaller, zone: tzinfo) -> tuple[date, int | None, int | None, int | None]:
-    """Return the date of a row, with its requests, allowed and rejected ones; `None` = few."""
-    figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
-    on = aware(row.start).astimezone(zone).date()
-    return on, figures["requests"], figures["allowed"], figures["rejected"]
-
-
 def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
     # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
     starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
@@ -118,8 +79,9 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
     )  # fmt: skip
     for row in rows.iterator():
         if digests[row.rule_slug] == row.partition:
-            on, requests, allowed, rejected = _figures(row, zone)
-            yield Day(on, row.rule_slug, requests, allowed, rejected, "top", row.estimated)
+            figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
+            counts = figures["requests"], figures["allowed"], figures["rejected"]
+            yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
 
 
 def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:

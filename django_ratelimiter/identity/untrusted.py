@@ -15,8 +15,8 @@ from ..backend import get_engine
 from ..conf import settings
 from ..decision import Owner
 from ..exceptions import EngineUnavailable
-from ..identity.proxies import forwarding, reported, trusting
 from ..logs import logger
+from .proxies import forwarding, reported, trusting
 
 #: Maximum number of different rejections that a process examines in a minute, and of addresses that it remembers.
 MAX_EXAMINED: Final = 1_000
@@ -78,7 +78,7 @@ def found_lately() -> set[str]:
 
     Without Redis, those that this process has found. Raises EngineUnavailable.
     """
-    engine: Any = get_engine()
+    engine: Any = getattr(found := get_engine(), "engine", found)
     ours, texts = _noted_as(""), engine.proxies() if hasattr(engine, "proxies") else noted
     return {text.removeprefix(ours) for text in texts if text.startswith(ours)}
 
