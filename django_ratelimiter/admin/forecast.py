@@ -23,7 +23,7 @@ from ..rules.formatting import limits_in_short, limits_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import rule_from
 from ..rules.stored.compiler import rule_data
-from .identities import names_in_words
+from .formatting import names_in_words
 from .versioned import VersionedAdmin, is_outdated
 from .viewer import VIEW_USAGE
 

@@ -24,8 +24,7 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.reports.totals import about, believable
 from ..values.references import Reference, reference_of
-from .formatting import breakable
-from .identities import in_words
+from .formatting import breakable, in_words
 from .pages import show
 from .viewer import Viewer
 

@@ -24,8 +24,7 @@ from ...usage.reports.callers import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.references import reference_of
 from ...values.terminal import without_controls
-from ..formatting import period_in_words, split_in_words
-from ..identities import may_see_names
+from ..formatting import may_see_names, period_in_words, split_in_words
 from ..pages import NulSafeAdmin
 from ..viewer import Viewer
 from .forms import HASHED

@@ -28,7 +28,7 @@ from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
-from ..identities import may_see_names
+from ..formatting import may_see_names
 from ..pages import show
 from ..viewer import Viewer
 

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter import limiter
-from django_ratelimiter.admin.identities import names_in_words
+from django_ratelimiter.admin.formatting import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
