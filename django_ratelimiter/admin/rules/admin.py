@@ -31,7 +31,6 @@ from ..formatting import split_in_words
 from ..history import history_bring_back_view, history_version_view, history_view, offered_undo, rule_history_view
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
-from ..versioned import SEEN
 from ..viewer import Viewer
 from .actions import (
     MAY_SWITCH,
@@ -40,7 +39,6 @@ from .actions import (
     is_locked,
     locked_among,
     name_locked,
-    owner_note,
     rules_download_view,
 )
 from .forms import RuleForm, show_question
@@ -224,21 +222,10 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         return {**super().get_model_perms(request), "switch": Viewer(request).may(MAY_SWITCH)}
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
-        is_free = obj is None or not is_locked(obj) or obj.pk == typed
-        return super().has_change_permission(request, obj) and is_free
+        return super().has_change_permission(request, obj) and (obj is None or not is_locked(obj))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and (obj is None or not is_locked(obj))
-
-    def note_lock(self, request: HttpRequest, row: Model) -> None:
-        if is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
-            request.ratelimiter_locked = row.pk  # type: ignore[attr-defined]
-
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if change and is_locked(obj):
-            raise PermissionDenied
-        super().save_model(request, obj, form, change)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList
@@ -329,8 +316,12 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:
         """Return its mode, with a CSS class for the list, and its owner if that is not the admin."""
-        badge = '<span class="ratelimiter-badge ratelimiter-{}">{}</span>'
-        return format_html(badge, rule.mode, rule.get_mode_display()) + owner_note(rule)
+        badge = format_html(
+            '<span class="ratelimiter-badge ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display()
+        )
+        if rule.owner == Rule.Owner.ADMIN:  # the usual one
+            return badge
+        return badge + format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:
