@@ -24,7 +24,6 @@ MORE: Final = {
     "rules, of a view": ("rule_changelist", {"view": "hello"}),
     "rule-add, preset": ("rule_add", {"slug": "api", "limits-0-quota": "5"}),
     "assignments, searched": (_ASSIGNMENTS, {"q": "user5"}),
-    "assignments, in force": (_ASSIGNMENTS, {"when": "now"}),
     "access, searched": ("accessentry_changelist", {"q": "10.0.0"}),
     "usage, hour": ("usagebucket_changelist", {"period": "1h"}),
     "usage, week": ("usagebucket_changelist", {"period": "7d"}),

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -179,7 +178,8 @@ class VersionedAdmin(NulSafeAdmin):
         if request.method != "POST":
             return super().changeform_view(request, object_id, form_url, extra_context)
         summary = f"{self.opts.model_name} {request.POST.get('slug', '')} {'saved' if object_id else 'added'}"
-        with saved_as_version(request, summary, _reason(request)):
+        # If the form rejects the reason, nothing is saved, so it is never stored.
+        with saved_as_version(request, summary, request.POST.get(REASON, "").strip()):
             row = self.get_object(request, unquote(object_id)) if object_id else None
             if row is not None and self.has_change_permission(request, row):
                 request.ratelimiter_refused = is_outdated(request, row)  # type: ignore[attr-defined]
@@ -199,14 +199,6 @@ class VersionedAdmin(NulSafeAdmin):
             context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def construct_change_message(self, request: Any, form: Any, formsets: Any, add: bool = False) -> Any:
-        """Return the message for the log: Django's list of fields, or with the reason in one text."""
-        message = super().construct_change_message(request, form, formsets, add)
-        if not (reason := _reason(request)):
-            return message
-        text = LogEntry(change_message=json.dumps(message, default=str)).get_change_message()
-        return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
-
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with saved_as_version(request, f"{self.opts.model_name} {obj} deleted"):
             super().delete_model(request, obj)
@@ -214,11 +206,6 @@ class VersionedAdmin(NulSafeAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with saved_as_version(request, f"{self.opts.model_name}s deleted: {', '.join(map(str, queryset))}"):
             super().delete_queryset(request, queryset)
-
-
-def _reason(request: HttpRequest) -> str:
-    """Return the entered reason. If the form rejects it, nothing is saved, so it is never stored."""
-    return request.POST.get(REASON, "").strip()
 
 
 def warn_if_unpublished(request: HttpRequest) -> None:
