@@ -22,8 +22,8 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
 
 from .conf import django_setting, settings, without_secrets
-from .engine.adapters import as_async
 from .engine.base import Engine
+from .engine.coroutines import as_async
 from .engine.local.engine import LocalFirstEngine
 from .engine.local.store import LocalCounters
 from .engine.locks import freed_by_fork

@@ -58,19 +58,17 @@ class Result(NamedTuple):
         return None if digest is None else reference_of(self.rule.slug, digest)
 
 
+@dataclass(slots=True, eq=False)
 class Owner:
     """Whose limit a charge is. The same for all callers.
 
     name: of the limit, for callers; `None` until `headers` has found it.
     """
 
-    __slots__ = ("limit", "name", "rule", "tier")
-
-    def __init__(self, rule: RuleRecord, tier: TierRecord | None, limit: Limit) -> None:
-        self.rule: RuleRecord = rule
-        self.tier: TierRecord | None = tier
-        self.limit: Limit = limit
-        self.name: str | None = None
+    rule: RuleRecord
+    tier: TierRecord | None
+    limit: Limit
+    name: str | None = None
 
     def result(self, verdict: Verdict | None, *, local: bool = False) -> Result:
         """Return the result of this limit for one request."""
@@ -285,8 +283,15 @@ def decide(
     return Decision(allowed, degraded, lasts if allowed else 0.0, binding, tuple(results), version)
 
 
+#: The tightness of a result without a verdict that does not reject: above any remaining share.
+_UNKNOWN: Final = 2.0
+
+
 def _judged(results: Sequence[Result]) -> tuple[bool, float, Result | None]:
-    """Return whether these results allow the request, their longest delay, and the binding one."""
+    """Return whether these results allow the request, their longest delay, and the binding one.
+
+    That is the tightest: one that is never allowed, then the longest wait, then the smallest remaining share.
+    """
     allowed, delay, least = True, 0.0, inf
     binding: Result | None = None
     for result in results:
@@ -297,10 +302,11 @@ def _judged(results: Sequence[Result]) -> tuple[bool, float, Result | None]:
             tightness = verdict.remaining / (limit.quota if limit.burst is None else limit.burst)
             if verdict.delay > delay:
                 delay = verdict.delay
+        elif verdict is None and not result.rejects:
+            tightness = _UNKNOWN
         else:
-            tightness = tightness_of(result)
-            if tightness < 0.0:
-                allowed = False
+            wait = None if verdict is None else verdict.retry_after
+            allowed, tightness = False, -inf if wait is None else -1.0 - wait
         if tightness < least:
             binding, least = result, tightness
     return allowed, delay, binding
@@ -318,18 +324,3 @@ def without(decision: Decision, slugs: Collection[str]) -> Decision:
     """Return the decision as if the rules with these slugs did not match. The delay is 0."""
     others = [result for result in decision.results if result.rule.slug not in slugs]
     return decide(others, decision.version, degraded=decision.degraded, delay=0.0)
-
-
-#: The tightness of a result without a verdict that does not reject: above any remaining share.
-_UNKNOWN: Final = 2.0
-
-
-def tightness_of(result: Result) -> float:
-    """Sort key that puts the binding result first: never allowed, then the longest wait, then the smallest share.
-
-    Below 0 = rejected; from 0 to 1 = the remaining share.
-    """
-    verdict = result.verdict
-    if verdict is None:
-        return -inf if result.rejects else _UNKNOWN
-    return -inf if verdict.retry_after is None else -1.0 - verdict.retry_after

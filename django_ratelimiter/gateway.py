@@ -23,13 +23,14 @@ from .conf import settings
 from .databases import in_own_transactions
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import may_wait, rejection_response, write_fields
+from .headers.fields import write_fields
+from .headers.responses import may_wait, rejection_response
 from .identity import meta_name
 from .identity.proxies import is_trusted_peer
 from .identity.users import UserByKey
 from .limiter import refunds
 from .limiter.charges import limit_request
-from .limiter.io import LOOP, THREAD, LoopIO, ThreadIO
+from .limiter.io import IO, LOOP, THREAD
 from .limiter.path import decide
 from .middleware import ASKED_BY_GATEWAYS
 
@@ -119,9 +120,7 @@ def aview(
     return _marked(decide_for_gateway, options)
 
 
-async def _respond(
-    io: ThreadIO | LoopIO, request: HttpRequest, path: str | None, options: GatewayOptions
-) -> HttpResponseBase:
+async def _respond(io: IO, request: HttpRequest, path: str | None, options: GatewayOptions) -> HttpResponseBase:
     """Return the response to a gateway, for the request that it describes."""
     try:
         forwarded = _forwarded_request(request, path, options)

@@ -22,7 +22,8 @@ from . import limiter
 from .conf import asset_paths, django_setting, settings
 from .decision import NOTHING_TO_DECIDE, Decision
 from .engine.coroutines import run_sync
-from .headers import add_reference, may_wait, rejection_response, write_fields
+from .headers.fields import write_fields
+from .headers.responses import add_reference, may_wait, rejection_response
 from .limiter import io, refunds
 from .rules.routes import answers_options, is_translated, start_of
 
@@ -69,7 +70,7 @@ class RateLimitMiddleware:
                     run_sync(refunds.refund_unearned(io.THREAD, request, response))
                 write_fields(request, response, decision)
         except BaseException:  # no response will follow whose end could release the leases
-            refunds.release_leases(request)
+            run_sync(refunds.release_all(io.THREAD, request))
             raise
         finally:
             if refunds.current_request.get() is not outer:

@@ -129,11 +129,6 @@ def names_row(key: str) -> bool:
     return False
 
 
-def is_gone(key: str) -> bool:
-    """Return whether this is the `row_key` of a row that does not exist."""
-    return names_row(key) and _row_of(key) is None
-
-
 def _row_of(key: str) -> Any:
     """Return the row of this `row_key`; `None` if there is none, or the text is no such key."""
     label, _, pk = key.partition(":")

@@ -33,9 +33,10 @@ from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
-from django_ratelimiter.limiter import events, io, slots, untrusted
+from django_ratelimiter.identity import untrusted
+from django_ratelimiter.limiter import events, io, slots
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache, published, versions
+from django_ratelimiter.rules.stored import published, storage, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -172,14 +173,13 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_reached", events.NotificationDedup())
     monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
-    monkeypatch.setattr(versions, "PUBLISH_PAUSES", (0.0, 0.0))
     monkeypatch.setattr(published, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr(breaker, "changed_at", None)
     untrusted.named.clear()
     untrusted.noted.clear()
     untrusted.heard.clear()
     tiers.forget()
-    access_cache.forget()
+    storage.forget_entries()
     if isinstance(backend._engine, LocalFirstEngine):
         backend._engine.counters.clear()
         backend._engine.engine._partition_tracker = PartitionTracker()

@@ -96,6 +96,9 @@ class Remote:
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
 
+    def to_async(self) -> None:
+        """It has no engine for event loops."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 

@@ -140,7 +140,7 @@ def test_of_two_default_tiers_the_one_of_higher_rank_counts(caplog: pytest.LogCa
         Tier.objects.create(slug=slug, name=slug, rank=rank, default_for="anonymous")
     snapshot = snapshot_of_rows()
     assert [tier["default_for"] for tier in snapshot["tiers"]] == ["none", "none", "anonymous"]
-    tier = RuleSet.from_snapshot(snapshot).default_tier("anonymous")
+    tier = RuleSet.from_snapshot(snapshot).default_tiers.get("anonymous")
     assert tier is not None
     assert tier.slug == "three"
     told = "Tiers one, two, three are all the default for anonymous callers; only three, of the highest rank, is used."

@@ -128,8 +128,7 @@ def test_every_identity_stands_in_the_table() -> None:
 #: Caches of functions that depend on their arguments alone: nothing invalidates them.
 PURE = {
     "values/digests.py": "keyed_digest _mark_of _cipher",
-    "limiter/templates.py": "source_digest",
-    "identity/__init__.py": "meta_name _imported",
+    "identity/__init__.py": "source_digest meta_name _imported",
     "identity/proxies.py": "_counted _parse _is_trusted _network_of",
     "rules/formatting.py": "_grouped",
     "rules/tiers.py": "_networks_around",

@@ -16,11 +16,11 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 37_974,
+    "django_ratelimiter": 37_786,
     "django_ratelimiter/engine/local": 550,
-    "django_ratelimiter/headers": 706,
-    "django_ratelimiter/limiter": 1_899,
-    "tests": 54_869,
+    "django_ratelimiter/headers": 667,
+    "django_ratelimiter/limiter": 1_683,
+    "tests": 53_401,
     "benchmarks": 2_955,
 }
 
@@ -28,7 +28,7 @@ TOTALS = {
 PAGES, WORDS = 32, 41_700
 
 #: Uses of private names in tests (SLF001).
-PRIVATE_IN_TESTS = 132
+PRIVATE_IN_TESTS = 129
 
 
 def ruff(*rules: str, folder: str) -> list[dict[str, str]]:

@@ -17,12 +17,13 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..forecast.answer import CALLERS, REQUESTS, RuleForecast, percent
-from ..forecast.samples import WEEK, YESTERDAY, NamedPeriod, Samples, read_period, recent_periods
+from ..forecast.samples import WEEK, YESTERDAY, Samples, read_period, recent_periods
 from ..models import Rule, RuleLimit, Tier
 from ..rules.formatting import limits_in_short, limits_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import rule_from
 from ..rules.stored.compiler import rule_data
+from ..usage.reports.coverage import Period
 from .formatting import names_in_words
 from .versioned import VersionedAdmin, is_outdated
 from .viewer import VIEW_USAGE
@@ -95,16 +96,16 @@ class ForecastPanel(VersionedAdmin):
         formsets = [each.formset for each in context["inline_admin_formsets"] if each.formset.model is RuleLimit]
         limits = [*_limits_in(formsets)] if formsets else saved_limits
         try:
-            period = read_period(given or YESTERDAY)
+            named = read_period(given or YESTERDAY)
             after = _record(context["adminform"].form.instance, limits, saved.slug)
         except (ValueError, TypeError, KeyError) as error:
             return own | {"problem": str(error)}
         before = None
         with suppress(ValueError, TypeError, KeyError):  # it is not in use
             before = _record(saved, saved_limits, saved.slug)
-        found = _context(request, before, after, period)
+        found = _context(request, before, after, *named)
         if not given and not found["found"].sampled:
-            found = _context(request, before, after, read_period(WEEK)) | {"chosen": WEEK}
+            found = _context(request, before, after, *read_period(WEEK)) | {"chosen": WEEK}
         return own | found
 
 
@@ -125,14 +126,16 @@ def _record(rule: Rule, limits: list[RuleLimit], slug: str) -> RuleRecord:
     return rule_from(rule_data(rule, limits) | {"slug": slug})
 
 
-def _context(request: HttpRequest, before: RuleRecord | None, after: RuleRecord, period: NamedPeriod) -> dict[str, Any]:
+def _context(
+    request: HttpRequest, before: RuleRecord | None, after: RuleRecord, name: str, period: Period
+) -> dict[str, Any]:
     """Return the context of the panel. before: the saved rule, `None` = it is not in use; after: the form's."""
-    samples, tiers = Samples(before, after, period.period), dict(Tier.objects.values_list("slug", "name"))
+    samples, tiers = Samples(before, after, period), dict(Tier.objects.values_list("slug", "name"))
     found = samples.forecast(is_change=before is not None)
     known = names_in_words(request.user, samples.aliases([each.caller for each in found.tally.top]))
     top = found.tally.top[:MAX_REJECTED]
     return {
-        "period": period.name,
+        "period": name,
         "dates": samples.period,
         "answer": found.answer(),
         "found": found,

@@ -28,9 +28,8 @@ from django.utils.translation import gettext_lazy
 from ..engine.base import Version
 from ..models import AccessEntry, Rule, RuleLimit, Tier
 from ..rules.stored.history import log
-from ..rules.stored.history.back import BROUGHT_BACK, NothingToBringBack, bring_back, plan_back
+from ..rules.stored.history.back import BROUGHT_BACK, NotApplied, NothingToBringBack, bring_back, plan_back
 from ..rules.stored.history.changes import Change, diff, summary
-from ..rules.stored.history.rows import NotApplied
 from ..rules.stored.storage import committed_version, primary, snapshots
 from ..usage.times import aware, now
 from .formatting import when_and_who
@@ -128,13 +127,14 @@ def rule_history_view(
 ) -> HttpResponse:
     """Show the changes of one rule, with old and new values, and their authors."""
     start = request.GET.get(OLDER)
-    past = log.past_of_rule(request.GET.get("slug") or rule.slug, version_named(start) if start else None)
+    slug = request.GET.get("slug") or rule.slug
+    entries, slug, older = log.past_of_rule(slug, version_named(start) if start else None)
     context = {
         "object": rule,
         "module_name": str(capfirst(page_of.opts.verbose_name_plural)),
-        "entries": [(key_of(entry.row), key_of(entry.before), entry) for entry in past.entries],
-        "older": past.older and key_of(past.older),
-        "older_slug": past.slug,
+        "entries": [(key_of(entry.row), key_of(entry.before), entry) for entry in entries],
+        "older": older and key_of(older),
+        "older_slug": slug,
     }
     title = _("Change history: %s") % rule
     return _history(page_of, request, "rule_history", title, context | (extra_context or {}))

@@ -22,10 +22,10 @@ from ..engine.base import NEVER, Verdict
 from ..engine.coroutines import run_sync
 from ..engine.limits import Limit
 from ..exceptions import AccessDenied
-from ..headers import name_of, quota_of
-from ..identity import Identity, digest, identify, partition
+from ..headers.syntax import name_of, quota_of
+from ..identity import Identity, access_entry_for, digest, identify, partition
 from ..inspection.counters import moment_of
-from ..limiter.charges import access_entry_for, limit_request
+from ..limiter.charges import limit_request
 from ..limiter.io import THREAD
 from ..limiter.path import peek_decision
 from ..rules import cache

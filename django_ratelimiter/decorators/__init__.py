@@ -27,7 +27,7 @@ from ..headers import words_of
 from ..limiter import io
 from ..limiter.metered import MeteredCost
 from ..logs import logger
-from ..rules.routes import class_of, is_of_api_view, part_of_match
+from ..rules.routes import class_of, is_of_api_view
 from .arguments import (
     NO_CALL,
     STAND_INS,
@@ -293,7 +293,7 @@ def _reject(request: Any, decision: Decision) -> None:
         raise (import_string(exception) if isinstance(exception, str) else exception)
     view = (getattr(request, "parser_context", None) or {}).get("view")
     if view is None or decision.access is not None:
-        func = part_of_match(django_request(request), "func")
+        func = getattr(django_request(request).resolver_match, "func", None)
         is_ninjas = getattr(func, "__module__", None) == _NINJAS_VIEWS
         raise _ninja_class(sys.modules["ninja.errors"].HttpError)(decision) if is_ninjas else Ratelimited(decision)
     # DRF answers 403 to Ratelimited.

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
 
 from .base import Charge, Verdict, check_units
+from .shapes import InSteps, LocalTerms, Packed
 
 _new = tuple.__new__  # what a named tuple calls in the end
 
@@ -58,42 +59,34 @@ class CallTemplate:
     """The charges of a call without their partitions. Compared by identity, as a cache key on the request path.
 
     charges: without keys, too. sources: which value is the partition of each; `None` = a different value for each.
-    like: a template that differs only in its costs. is_packed: calls are packed once for all callers, whose partitions
-    are digests; False = each is packed anew, as its charges came in a list, or their limits' terms differ from call to
-    call.
-    gates: which of the charges may reject the call. is_exact: the engine decides all of them each time.
-    is_fetched: units for all of them may be fetched in advance. sync_interval: for how long, in seconds; 0 = none are.
-    callers: the places of the partitions that distinguish callers of such charges, one for each source; else that of
-    one which all callers share. locals: the places of charges that each process decides alone.
+    like: a template that differs only in its costs. is_filled: its calls are made from it, for partitions that are
+    digests; False = their charges came in a list.
+    gates: which of the charges may reject the call.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
     so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
     takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
-    kept: data that other modules cache for it, by module. It is freed with the template, so that deleted rules use no
-    memory.
+    local, packed, in_steps: see `shapes`; `None` = it was not needed yet.
 
     Raises ValueError if the units of a charge are not whole numbers, if its label has several lines, or if two charges
     use one counter.
     """
 
     __slots__ = (
-        "_is_filled",
+        "_continued",
         "_parts",
-        "callers",
         "charges",
         "counters",
         "gates",
+        "in_steps",
         "is_counted",
-        "is_exact",
-        "is_fetched",
-        "is_packed",
-        "kept",
-        "locals",
+        "is_filled",
+        "local",
         "names",
+        "packed",
         "pools",
         "so_far",
-        "sync_interval",
         "takes_leases",
         "templates",
     )
@@ -104,36 +97,22 @@ class CallTemplate:
         sources: Sequence[object] | None = None,
         like: CallTemplate | None = None,
         *,
-        is_packed: bool = True,
+        is_filled: bool = True,
     ) -> None:
         self.templates: tuple[ChargeTemplate, ...] = tuple(templates)
         self.counters: object = object() if like is None else like.counters
-        self.kept: dict[object, Any] = {}
-        self.so_far: str = ""
-        self._parts: dict[tuple[int, ...], CallTemplate] = {}
-        charges = [each.charge for each in self.templates]
-        self.charges: list[Charge] = charges
-        for charge in charges:
+        self.is_filled: bool = is_filled
+        self.charges: list[Charge] = [each.charge for each in self.templates]
+        for charge in self.charges:
             check_units(charge)
             if charge.usage is not None and "\n" in charge.usage:
                 raise ValueError("usage: a label is one line of text.")
         self.names: list[tuple[str, str]] = [(each.before, each.after + each.charge.limit.tag) for each in templates]
-        if is_packed:
+        if is_filled:
             _check_names([f"{before} {after}" for before, after in self.names])
-        self.gates: tuple[bool, ...] = tuple([charge.gating for charge in charges])
-        self._is_filled = is_packed
-        self.is_packed: bool = is_packed and bool(charges) and all(charge.limit.is_fixed for charge in charges)
-        self.takes_leases: bool = any(charge.limit.holds_leases for charge in charges)
-        self.is_counted: bool = any(charge.usage is not None for charge in charges)
-        self.is_exact: bool = all(charge.sync_interval is None for charge in charges)
-        intervals = [charge.sync_interval or 0.0 for charge in charges]
-        self.locals: tuple[int, ...] = tuple([place for place, interval in enumerate(intervals) if interval < 0])
-        fetched = [place for place, each in enumerate(charges) if intervals[place] > 0 and each.may_be_fetched]
-        split = [place for place in fetched if self.templates[place].is_split] or fetched[:1]
-        places = {sources[place] if sources else place: place for place in reversed(split)}
-        self.callers: tuple[int, ...] = tuple(sorted(places.values()))
-        self.sync_interval: float = min([intervals[place] for place in fetched], default=0.0)
-        self.is_fetched: bool = 0 < len(fetched) == len(charges)
+        self.gates: tuple[bool, ...] = tuple([charge.gating for charge in self.charges])
+        self.takes_leases: bool = any(charge.limit.holds_leases for charge in self.charges)
+        self.is_counted: bool = any(charge.usage is not None for charge in self.charges)
         pools: dict[str, list[int]] = {}
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
@@ -142,6 +121,12 @@ class CallTemplate:
             (OVER_ALL_RULES + identity, numbers[0] - 1, [number for number in numbers if self.gates[number - 1]])
             for identity, numbers in pools.items()
         ]
+        self.local: LocalTerms = LocalTerms(self.charges, [each.is_split for each in self.templates], sources)
+        self.in_steps: list[InSteps] | None = None
+        self.packed: Packed | None = None
+        self.so_far: str = ""
+        self._parts: dict[tuple[int, ...], CallTemplate] = {}
+        self._continued: dict[str, CallTemplate] = {}
 
     def part(self, places: Sequence[int]) -> CallTemplate:
         """Return the template with only these places."""
@@ -149,19 +134,22 @@ class CallTemplate:
             return self
         part = self._parts.get(key := tuple(places))
         if part is None:
-            templates = [self.templates[place] for place in places]
             if len(self._parts) >= MAX_PARTS:
                 self._parts.clear()
-            part = self._parts[key] = CallTemplate(templates, is_packed=self._is_filled)
+            templates = [self.templates[place] for place in places]
+            part = self._parts[key] = CallTemplate(templates, is_filled=self.is_filled)
             part.so_far = self.so_far
         return part
 
     def continuing(self, so_far: str) -> CallTemplate:
         """Return the template for requests that were counted with this letter so far."""
-        key = CallTemplate, so_far
-        if (found := self if so_far == self.so_far else self.kept.get(key)) is None:
-            found = self.kept[key] = copy(self)
-            found.kept, found._parts, found.so_far = {}, {}, so_far
+        if so_far == self.so_far:
+            return self
+        found = self._continued.get(so_far)
+        if found is None:
+            found = self._continued[so_far] = copy(self)
+            found.so_far, found.local, found.packed = so_far, copy(self.local), None
+            found.local.counted, found._parts, found._continued = None, {}, {}
         return found
 
 
@@ -275,7 +263,7 @@ def _template_of(terms: tuple[Any, ...]) -> CallTemplate:
         before, after = term[8:] or ("", "")
         is_named = len(term) > 8
         templates.append(ChargeTemplate(before, after, Charge("", *term[:8]), term[6] != "", is_named))
-    return CallTemplate(templates, is_packed=False)
+    return CallTemplate(templates, is_filled=False)
 
 
 #: A call without charges: only for a version, a refund, or usage.

@@ -1,9 +1,11 @@
-"""Coroutines that never suspend, shared by threads and event loops; and work that must finish after a cancellation."""
+"""One code for threads and event loops: coroutines that never suspend, work that must finish after a cancellation, and
+engines for threads that event loops call.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -40,3 +42,43 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 
 
 _unfinished: Final[set[asyncio.Future[object]]] = set()
+
+
+def as_async(engine: Any) -> Any:
+    """Return an engine whose methods have the same names and are coroutines.
+
+    An engine may return its own engine for event loops from `to_async()`; `None` = it has none. Else it is called in
+    threads.
+    """
+    own: Callable[[], Any] | None = getattr(engine, "to_async", None)
+    return (own and own()) or ThreadAdapter(engine)
+
+
+class ImmediateAdapter:
+    """For an engine that never blocks."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(*args: Any, **options: Any) -> Any:
+            return getattr(self._engine, name)(*args, **options)
+
+        return call
+
+
+class ThreadAdapter(ImmediateAdapter):
+    """For an engine that may block: each call runs in a thread.
+
+    If the engine has a coroutine of the same name with the prefix "a", that is awaited instead.
+    """
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        own: Callable[..., Coroutine[Any, Any, Any]] | None = getattr(self._engine, f"a{name}", None)
+        if own is not None:
+            return own
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return await asyncio.to_thread(getattr(self._engine, name), *args, **options)
+
+        return call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -18,32 +18,20 @@ LOG_INTERVAL_SECONDS: Final = 10.0
 MAX_COUNTERS: Final = 100_000
 
 
-class FallbackEngine:
+class FallbackEngine(MemoryEngine):
     """Decides in this process alone; its counts are never sent to Redis.
 
     clock: as for MemoryEngine.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
-        self._memory = MemoryEngine(clock, max_counters=MAX_COUNTERS)
+        super().__init__(clock, max_counters=MAX_COUNTERS, counts_usage=False)
         self._logged_at = float("-inf")
 
-    def clear(self) -> None:
-        """Drop all counters."""
-        self._memory.clear()
-
-    def check(self, charges: Sequence[Charge], share: float) -> Sequence[Verdict]:
+    def check_share(self, charges: Sequence[Charge], share: float) -> Sequence[Verdict]:
         """Decide and charge. Each limit has `share` of its quota, but at least the cost."""
         scaled = [charge._replace(limit=_scaled(charge.limit, share, charge.cost), usage=None) for charge in charges]
-        return self._memory.check(scaled)
-
-    def spend(self, charges: Sequence[Charge]) -> Sequence[Verdict]:
-        """Charge more to counters of this fallback, with the limits in these charges, which come from its verdicts."""
-        return self._memory.check(charges)
-
-    def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Refund these verdicts, and release leases."""
-        self._memory.refund(verdicts)
+        return self.check(scaled)
 
     def log_outage(self, error: Exception, server: Callable[[], str] | None) -> bool:
         """Log why requests are decided without the engine, once in LOG_INTERVAL_SECONDS. Returns whether it was logged.
@@ -68,4 +56,4 @@ def _ended(sentence: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _scaled(limit: Limit, share: float, cost: int) -> Limit:
-    return limit.scaled(share, least=min(cost, limit.capacity))
+    return limit.scaled(share, min(cost, limit.capacity))

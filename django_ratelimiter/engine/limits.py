@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import time
 from decimal import Decimal
 from fractions import Fraction
@@ -58,15 +58,6 @@ class Terms(NamedTuple):
     #: If fewer units remain, the soft quota is exceeded; 0 = there is none.
     soft_floor: int
     extra: int = 0
-
-
-#: The options of a limit in rows and snapshots, besides quota, window and algorithm.
-OPTIONS: Final = ("burst", "soft_quota", "slots", "anchor", "refill", "calendar", "timezone", "anchor_day")
-
-
-def options_from(value_of: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the options of a row by name; absent or empty = the default."""
-    return {name: value for name in OPTIONS if (value := value_of(name)) not in (None, "")}
 
 
 _RATE = re.compile(
@@ -285,20 +276,38 @@ class Limit:
         tag = name[name.rindex(":") :]
         return tag == self.tag or (self.calendar == "month" and tag.startswith(self.tag[:3]))
 
-    def scaled(self, share: float, least: int = 1) -> Limit:
-        """Return this limit with `share` of its quota and burst, a capacity of at least `least`, and no soft quota.
+    def times(self, factor: float | Decimal, least: int = 1) -> Limit:
+        """Return this limit with `factor` times its units, rounded down. Its counters stay.
 
-        In the rare case that the smaller numbers would not be exact, quota and burst do not change.
+        least: of its capacity. The quota is at most the maximum of its algorithm. A soft quota that would not be below
+        the quota is dropped. If the numbers would not be exact, the limit does not change.
         """
-        exact = Fraction(str(share))
-        quota, burst = max(1, int(self.quota * exact)), self.burst
-        if burst is None:
-            quota = max(quota, least)
-        else:
-            burst = max(1, least, int(burst * exact))
+        exact, most = Fraction(str(factor)), MAX_ENTRIES if self.traits.keeps_entries else MAX_UNITS
+        given = (self.quota, self.burst or 0, self.soft_quota or 0)
+        quota, burst, soft = [min(max(1, int(units * exact)), most) for units in given]
+        quota, burst = (max(quota, least), 0) if self.burst is None else (quota, max(burst, least))
+        if self.soft_quota is None or soft >= min(quota, burst or quota):
+            soft = 0
         with suppress(ValueError):
-            return replace(self, quota=quota, burst=burst, soft_quota=None)
-        return replace(self, soft_quota=None)
+            return replace(self, quota=quota, burst=burst or None, soft_quota=soft or None)
+        return self
+
+    def scaled(self, share: float, least: int = 1) -> Limit:
+        """Return this limit with `share` of its units, see `times`, and no soft quota."""
+        return replace(self.times(share, least), soft_quota=None)
+
+
+#: The options of a limit in rows and snapshots, with their defaults; `anchor_time` is only a caller's own.
+OPTIONS: Final[Mapping[str, Any]] = {
+    each.name: each.default
+    for each in fields(Limit)
+    if each.name not in ("quota", "window", "algorithm", "anchor_time")
+}
+
+
+def options_from(value_of: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the options of a row by name; absent or empty = the default."""
+    return {name: value for name in OPTIONS if (value := value_of(name)) not in (None, "")}
 
 
 @lru_cache(maxsize=10_000)

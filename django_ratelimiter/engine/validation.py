@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import time
 from decimal import Decimal
 from fractions import Fraction
@@ -48,28 +49,17 @@ def whole_units(cost: Any) -> int:
     return index(cost)
 
 
-#: Options with the value that means "not set".
-_NOT_GIVEN: Final[dict[str, object]] = {
-    "burst": None,
-    "slots": None,
-    "anchor": ANCHORS[0],
-    "refill": REFILLS[0],
-    "calendar": None,
-    "timezone": None,
-    "anchor_day": None,
-    "anchor_time": None,
-}
 _WORDS: Final = {"anchor": ANCHORS, "refill": REFILLS, "calendar": tuple(CALENDARS)}
 
 
 def check_options(limit: Any, algorithm: Algorithm) -> None:
-    """Raise for options that the algorithm does not use, and for unknown words."""
-    for name, not_given in _NOT_GIVEN.items():
-        value = getattr(limit, name)
-        if value == not_given:
+    """Raise for options that only other algorithms use, and for unknown words."""
+    for option in fields(limit):
+        name, value = option.name, getattr(limit, option.name)
+        if value == option.default:
             continue
-        if name not in algorithm.options:
-            users = [str(user) for user in Algorithm if name in user.options]
+        users = [str(user) for user in Algorithm if name in user.options]
+        if users and algorithm not in users:
             raise ValueError(f"{name}: {algorithm} has no {name}; leave it out, or choose {' or '.join(users)}.")
         if name in _WORDS and value not in _WORDS[name]:
             raise ValueError(f"{name}: {value!r} is unknown; choose one of {', '.join(_WORDS[name])}.")

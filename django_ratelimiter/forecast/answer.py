@@ -18,7 +18,7 @@ from ..conf import settings
 from ..models import TierAssignment
 from ..rules.formatting import units
 from ..rules.records import LimitRecord, RuleRecord
-from .tally import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, Tally, all_callers, all_requests
+from .evaluate import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, Tally, all_callers, all_requests
 
 #: What decides which requests of a caller a rule rejects.
 _REJECTING: Final = ("limits", "is_off", "cost", "count_refusals", "charge_when")
@@ -102,7 +102,7 @@ class RuleForecast:
     @property
     def is_exact(self) -> bool:
         """True if each request and its time is known."""
-        return self.one_in == 1 and len(self.tally.total.counts) == 1
+        return self.one_in == 1 and len(self.tally.counts) == 1
 
     @property
     def uncountable(self) -> list[Blind]:
@@ -122,7 +122,7 @@ class RuleForecast:
     @property
     def sampled(self) -> int:
         """The number of callers that the source holds."""
-        return self.tally.total.callers
+        return self.tally.callers
 
     @property
     def callers(self) -> int:
@@ -131,14 +131,14 @@ class RuleForecast:
 
     def effect(self, what: int) -> Effect:
         """Return what is rejected: by the earlier rule and others, see `tally`."""
-        sums, total = self.tally.total, self.requests
-        callers, requests = sums.found(CALLERS, what), sums.found(REQUESTS, what)
+        tally, total = self.tally, self.requests
+        callers, requests = tally.found(CALLERS, what), tally.found(REQUESTS, what)
         if self.one_in == 1 or self.is_shared:
             return Effect(callers, requests)
         if what in (NEWLY, NO_LONGER) and self._rejects_the_same:
             return Effect(NOTHING, NOTHING)
         of_all = all_callers(callers)
-        scale = total / sums.requests if total and sums.requests else float(self.one_in)
+        scale = total / tally.requests if total and tally.requests else float(self.one_in)
         found = all_requests(requests, callers, scale, total)
         if not callers.low:  # callers outside the sample may be rejected with all of their requests
             found = found._replace(high=min(of_all.high / max(self.callers, 1) * total, total))

@@ -9,7 +9,7 @@ from decimal import Decimal
 from functools import cache, cached_property
 from itertools import groupby, starmap
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db.models import F, Q, QuerySet, Sum
 from django.utils import timezone
@@ -27,8 +27,7 @@ from ..usage.reports.totals import Figures, last
 from ..usage.times import Granularity, aware, midnight, now, stored
 from .answer import Blind, RuleForecast, blind_by_nature, unseen_tiers
 from .code import costs_of_scope
-from .evaluate import Evaluator, Kind, Requests, evaluators
-from .tally import SAMPLED_ONE_IN, Tally
+from .evaluate import SAMPLED_ONE_IN, Evaluator, Kind, Requests, Tally, evaluators
 
 YESTERDAY: Final = "yesterday"
 WEEK: Final = "7d"
@@ -52,17 +51,10 @@ MULTIPLES: Final = tuple(map(Decimal, ("0.2", "0.5", "1", "2", "5")))
 _RECORDED_BY: Final = ("methods", "path", "path_kind", "view_name", "scope", "partition_by", "missing_partition")
 
 
-class NamedPeriod(NamedTuple):
-    """A period, and its name."""
-
-    name: str
-    period: Period
-
-
-def read_period(text: str) -> NamedPeriod:
-    """Return the period from a text such as "yesterday", "7d" or "2026-11-22". Raises ValueError for others."""
+def read_period(text: str) -> tuple[str, Period]:
+    """Return the name and the period of a text: "yesterday", "7d" or "2026-11-22". Raises ValueError for others."""
     if text == WEEK:
-        return NamedPeriod(_("the last 7 days"), last(7 * DAY))
+        return _("the last 7 days"), last(7 * DAY)
     try:
         day = _today() - DAY if text == YESTERDAY else date.fromisoformat(text)
         if not FIRST_DAY <= day <= LAST_DAY:
@@ -71,13 +63,13 @@ def read_period(text: str) -> NamedPeriod:
         error = _("%(text)r is not a period. Write yesterday, 7d, or a day such as 2026-11-22.") % {"text": text}
         raise ValueError(error) from None
     name = _("yesterday") if text == YESTERDAY else date_format(day)
-    return NamedPeriod(name, Period(*(midnight(each).astimezone(UTC) for each in (day, day + DAY))))
+    return name, Period(*(midnight(each).astimezone(UTC) for each in (day, day + DAY)))
 
 
 def recent_periods() -> list[tuple[str, str]]:
     """Return the periods of which there are samples, each as text for `read_period`, and its name."""
     texts = [YESTERDAY, WEEK, *((_today() - days * DAY).isoformat() for days in range(2, 8))]
-    return [(text, read_period(text).name) for text in texts]
+    return [(text, read_period(text)[0]) for text in texts]
 
 
 def _today() -> date:
@@ -199,7 +191,7 @@ class Samples:
             why = _(": the rule keeps fetched units (sync_interval_ms), and only requests that ask Redis are sampled")
         if not requests:
             yield Blind("unmatched", _("nothing is recorded in this time"))
-        elif not tally.total.callers:
+        elif not tally.callers:
             text = _("none of the %s recorded requests is of a sampled caller; samples come a few minutes later")
             yield Blind("unmatched", text % units(requests) + why)
         if before is not None and any(getattr(before, name) != getattr(after, name) for name in _RECORDED_BY):
@@ -212,13 +204,13 @@ class Samples:
         if len(fixed) > 1:
             computed = [*computed, _("different costs of one scope")]
         yield from blind_by_nature(after, computed, has_outcomes=False)
-        stands_for = tally.total.requests * (1 if self.is_shared else SAMPLED_ONE_IN)
-        if tally.total.callers and stands_for < COMPLETE_ENOUGH * requests:
+        stands_for = tally.requests * (1 if self.is_shared else SAMPLED_ONE_IN)
+        if tally.callers and stands_for < COMPLETE_ENOUGH * requests:
             text = _("the sample stands for only %d %% of the requests that were counted")
             yield Blind("incomplete", text % round(100 * stands_for / requests) + why)
 
     def _notes(self, tally: Tally) -> Iterator[str]:
-        if not tally.total.callers:
+        if not tally.callers:
             return
         text = _("Requests are counted per minute: the estimate spreads them evenly, the worst case has all at once.")
         if not self.is_shared:

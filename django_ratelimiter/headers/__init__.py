@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-from .fields import response_fields, retry_after, write_fields
-from .responses import PROBLEM_JSON, add_reference, may_wait, rejection_response, words_of
-from .syntax import name_of, quota_of
+from .fields import response_fields, retry_after
+from .responses import rejection_response, words_of
 
-__all__ = [
-    "PROBLEM_JSON",
-    "add_reference",
-    "may_wait",
-    "name_of",
-    "quota_of",
-    "rejection_response",
-    "response_fields",
-    "retry_after",
-    "words_of",
-    "write_fields",
-]
+__all__ = ["rejection_response", "response_fields", "retry_after", "words_of"]

@@ -45,7 +45,9 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         return
     fields, headers = _fields_of(decision, families), response.headers
     if not fields.keys().isdisjoint(store := headers._store):
-        fields = _without_the_projects(fields, headers)
+        theirs = {name for name, _ in _others(headers)}
+        theirs.update(*[names for names in _TOGETHER if not names.isdisjoint(theirs)])
+        fields = {name: field for name, field in fields.items() if name not in theirs}
     headers._ratelimit = fields  # type: ignore[attr-defined]
     store.update(fields)  # lines of ASCII: Django calls ten functions for each field to check that
     if "expose" in families:
@@ -56,13 +58,6 @@ def write_fields(request: HttpRequest, response: HttpResponseBase, decision: Dec
         store.setdefault("cache-control", _NO_STORE)
     if response.status_code in (429, 503):  # the rejection is logged already: Django need not warn
         response._has_been_logged = True  # type: ignore[attr-defined]
-
-
-def _without_the_projects(fields: dict[str, Field], headers: ResponseHeaders) -> dict[str, Field]:
-    """Return these fields without those that somebody else has set on the response, and what belongs to them."""
-    theirs = {name for name, _ in _others(headers)}
-    theirs.update(*[names for names in _TOGETHER if not names.isdisjoint(theirs)])
-    return {name: field for name, field in fields.items() if name not in theirs}
 
 
 def _others(headers: ResponseHeaders) -> Iterator[tuple[str, Field]]:
@@ -99,8 +94,10 @@ def _fields_of(decision: Decision, families: Sequence[str]) -> dict[str, Field]:
             counted = [each for each in decision.results if each.verdict and each.mode == "enforce"]
             shown = _with_policy([_shown(each, each.verdict.charge) for each in counted if each.verdict])
             columns: _Columns = [*zip(*map(_state_of, counted), strict=True)] or [()] * 4
-            if "x-ratelimit" in families:
-                _add_soft(fields, decision.soft_exceeded)
+            if "x-ratelimit" in families and (exceeded := decision.soft_exceeded):
+                shares = [each.verdict.remaining / each.limit.capacity for each in exceeded if each.verdict]
+                [names] = fitting(shares, [quoted(shown_limit(each).name) for each in exceeded])
+                fields["x-ratelimit-soft-exceeded"] = "X-RateLimit-Soft-Exceeded", ",".join(names)
         else:
             call: Any = answer.charges.template
             at_us, remaining, waits, resets, _ = answer.states
@@ -125,7 +122,7 @@ def _limits_of(call: Any) -> _Shown:
 
 
 def _with_policy(limits: Sequence[ShownLimit | None]) -> _Shown:
-    items = [each[1] for each in limits if each is not None]
+    items = [item for _, item, *_ in filter(None, limits)]
     return limits, items, ("RateLimit-Policy", ",".join(items))
 
 
@@ -183,14 +180,6 @@ def _add_quotas(
         fields["x-ratelimit-reset"] = "X-RateLimit-Reset", str(ceil(reset_at / 1_000_000))  # in whole seconds
 
 
-def _add_soft(fields: dict[str, Field], exceeded: Sequence[Result]) -> None:
-    """Add the names of the limits whose soft quota is exceeded."""
-    if exceeded:
-        shares = [each.verdict.remaining / each.limit.capacity for each in exceeded if each.verdict]
-        [names] = fitting(shares, [quoted(shown_limit(each).name) for each in exceeded])
-        fields["x-ratelimit-soft-exceeded"] = "X-RateLimit-Soft-Exceeded", ",".join(names)
-
-
 def retry_after(decision: Decision) -> int | None:
     """Return the whole seconds until a rejected request would be allowed, at least 1; `None` = never."""
     return decision.rejection.seconds
@@ -201,10 +190,7 @@ def _expose(request: HttpRequest, response: HttpResponseBase, names: Iterable[st
     patch_vary_headers(response, ["Origin"])
     if "Origin" not in request.headers:
         return
-    exposed = [
-        name.strip() for name in response.headers.get("Access-Control-Expose-Headers", "").split(",") if name.strip()
-    ]
-    known = {name.lower() for name in exposed}
-    response.headers["Access-Control-Expose-Headers"] = ", ".join(
-        [*exposed, *(name for name in names if name.lower() not in known)]
-    )
+    exposed: dict[str, str] = {}
+    for name in (*response.headers.get("Access-Control-Expose-Headers", "").split(","), *names):
+        exposed.setdefault(name.strip().lower(), name.strip())
+    response.headers["Access-Control-Expose-Headers"] = ", ".join(filter(None, exposed.values()))

@@ -19,7 +19,7 @@ from django.utils.translation import get_language, npgettext
 from django.utils.translation import gettext as _
 
 from ..conf import django_setting, settings
-from ..decision import Decision, Owner, Rejection
+from ..decision import Decision, Rejection
 from ..exceptions import raised_at
 from ..identity import message_for
 from ..logs import logger
@@ -162,13 +162,10 @@ def words_of(decision: Decision) -> RejectionText:
 def _bodies_of(rejection: Rejection) -> RejectionBodies:
     wait = None if rejection.seconds is None else _wait_of(rejection.seconds)
     message = message_for(rejection.binding.rule, rejection.digest) if rejection.binding else ""
-    return _bodies(rejection.status, message, tuple(map(_name_of, rejection.by)), wait, get_language())
-
-
-def _name_of(owner: Owner) -> str:
-    if owner.name is None:
-        owner.name = shown_limit(owner).name
-    return owner.name
+    for owner in rejection.by:
+        owner.name = owner.name or shown_limit(owner).name
+    policies = tuple([owner.name for owner in rejection.by if owner.name])
+    return _bodies(rejection.status, message, policies, wait, get_language())
 
 
 @lru_cache(maxsize=1_000)

@@ -68,7 +68,7 @@ def until_more(limit: Limit) -> UntilMore | None:
     1 second if 3,599 of 3,600 per hour remain, and suggest 3,599 requests in a second.
     """
     if limit.holds_leases:
-        return _unknown
+        return lambda remaining, reset: None
     if not limit.is_bucket:
         return None
     seconds, units = Fraction(limit.window_us, limit.quota * 1_000_000).as_integer_ratio()
@@ -77,10 +77,6 @@ def until_more(limit: Limit) -> UntilMore | None:
         return -(-remaining * seconds // units) if remaining else _until_next(limit, reset)
 
     return partial(_at_interval, limit) if limit.refill == "interval" else as_it_flows
-
-
-def _unknown(remaining: int, reset: float) -> None:
-    return None
 
 
 def _until_next(limit: Limit, reset: float) -> int:
@@ -163,11 +159,13 @@ def shown_limit(owner: Owner | Result) -> ShownLimit:
         return shown
     if len(_remembered) >= MAX_REMEMBERED:
         _remembered.clear()
-    name = name_of(rule, tier, limit)
-    units, window, unit = quota_of(limit)
+    name, (units, window, unit) = name_of(rule, tier, limit), quota_of(limit)
+    item = f"{quoted(name)};q={min(units, LARGEST_INTEGER)}" + ("" if unit is None else f";qu={quoted(unit)}")
+    if window is not None and window == int(window):  # w is a whole number of seconds
+        item += f";w={int(window)}"
     shown = _remembered[id(rule), id(tier), id(limit)] = ShownLimit(
         name,
-        _item_of(quoted(name), units, window, unit),
+        item,
         f"{quoted(name)};r=",
         str(units),
         limit.capacity,
@@ -178,18 +176,10 @@ def shown_limit(owner: Owner | Result) -> ShownLimit:
     return shown
 
 
-def _item_of(name: str, quota: int, window: float | Decimal | None, unit: str | None) -> str:
-    """Return an item of RateLimit-Policy. w is omitted if the window is not a whole number of seconds."""
-    item = f"{name};q={min(quota, LARGEST_INTEGER)}"
-    if unit is not None:
-        item += f";qu={quoted(unit)}"
-    return f"{item};w={int(window)}" if window is not None and window == int(window) else item
-
-
 def fitting(tightness: Sequence[float], *columns: Sequence[str]) -> list[list[str]]:
     """Return the rows of these columns that fit into MAX_LENGTH together: the tightest, at least one.
 
-    tightness: of each row; the lowest come first, see `decision.tightness_of`.
+    tightness: of each row; the lowest come first: below 0 = rejected, from 0 to 1 = the remaining share.
     """
     places, left = sorted(range(len(tightness)), key=tightness.__getitem__), MAX_LENGTH
     for number, place in enumerate(places):

@@ -11,6 +11,8 @@ from uuid import UUID
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import DisallowedHost, SuspiciousOperation, SynchronousOnlyOperation
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.http import HttpRequest
 from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import import_string
@@ -23,10 +25,9 @@ from ..exceptions import raised_at
 from ..logs import logger
 from ..rules import cache
 from ..rules.records import RuleRecord
-from ..rules.routes import part_of_match
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
-from ..values.access import AccessRecord, Names, parse_digest
+from ..values.access import AccessList, AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, hash_api_key, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
 from .body import UNREADABLE, BodyNotRead, fields_of, is_unread
@@ -201,6 +202,18 @@ def digest(value: str) -> Alias:
     return made(settings.HASH_KEY, value, settings.REVEAL)
 
 
+@lru_cache(maxsize=16_384)
+def source_digest(hash_key: bytes, name: str, value: str) -> str:
+    """Return the digest of a partition by one name. The key is the value of the setting."""
+    return keyed_digest.__wrapped__(hash_key, encode_partition([(name, value)]), settings.REVEAL, (name,))
+
+
+@receiver(setting_changed)
+def _forget_digests(**_signal: object) -> None:
+    """Forget the digests whose tails were made by another REVEAL."""
+    source_digest.cache_clear()
+
+
 def is_of_unreadable(caller: str | None) -> bool:
     """Return whether this digest stands for all requests whose body cannot be read."""
     return caller == digest(UNREADABLE_BODY)
@@ -218,10 +231,22 @@ def digests(value: str) -> list[str]:
     return [digest(value), *(keyed_digest(key, value) for key in settings.HASH_KEY_FALLBACKS)]
 
 
-def digests_by(identity: Identity, names: Sequence[str]) -> list[str]:
+def _digests_by(identity: Identity, names: Sequence[str]) -> list[str]:
     """Return the `digests` of a request as counted by these names; none if it lacks a value."""
     value = partition(identity, names)
     return [] if value is None else digests(value)
+
+
+def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
+    """Return the access entry of the caller. Computes only the identities that entries use."""
+    if identity is None or not entries:
+        return None
+    return entries.lookup(
+        identity.address if "ip" in entries.kinds else None,
+        identity.user_id if "user" in entries.kinds else None,
+        identity.api_key if "api_key" in entries.kinds else None,
+        digests_of=lambda names: _digests_by(identity, names),
+    )
 
 
 def denied_as(identity: Identity, record: AccessRecord) -> tuple[Names, str] | None:
@@ -309,7 +334,7 @@ def _query(request: HttpRequest, name: str) -> str | None:
 
 
 def _path(request: HttpRequest, name: str) -> str | None:
-    kwargs = part_of_match(request, "kwargs") or {}
+    kwargs = getattr(request.resolver_match, "kwargs", None) or {}  # a test's stand-in may lack it
     return _text(kwargs.get(name), f"The identity path:{name}")
 
 

@@ -17,14 +17,14 @@ from ..databases import spelled
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
-from ..plans import is_gone
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import own_pk, user_key
 from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
-from .references import Name, digests_of, everybody, find_reference, revealed_to, rules_of, with_tail
+from ..values.references import parse_reference
+from .references import Name, digests_of, everybody, known_rules, revealed_to, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -274,7 +274,7 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
 
 def _caller_of_reference(text: str) -> Caller:
     """Return the caller of a rejection's reference, which may be in the text of a whole response."""
-    reference = find_reference(text)
+    reference = parse_reference(text, known_rules())
     if reference is None:
         raise UnknownCaller(_("This is not the reference of a rejection. Enter it as “export#eJL8d1F2”."))
     digests = digests_of(reference)
@@ -376,15 +376,15 @@ def _api_key(text: str) -> _Key:
         return _Key(known, known, known)
     if text.startswith(_RESOLVED) and text != _RESOLVED:
         found = text.removeprefix(_RESOLVED)
-        return _Key(found, None, text, _why_gone(found))
+        return _Key(found, None, text)
     if one := _ONE_OF.fullmatch(text):
-        return _Key(one[2], one[1], text, _why_gone(one[2]))
+        return _Key(one[2], one[1], text)
     try:
         resolved = find_api_key(text) if len(text) <= MAX_API_KEY and text.isascii() else None
     except OwnCodeFailed as error:
         raise UnknownCaller(_("Whether this key is known cannot be found out: %s") % error) from None
     if resolved is not None:
-        return _Key(resolved, hashed, f"key:{hashed}:{resolved}", _why_gone(resolved))
+        return _Key(resolved, hashed, f"key:{hashed}:{resolved}")
     if is_hash(text):
         more = _("Enter the key, or “value:” and what API_KEY_RESOLVER returns for it.")
         return _Key(text, text, text, f"{only_a_hash()} {more}")
@@ -395,8 +395,3 @@ def _api_key(text: str) -> _Key:
 def only_a_hash() -> str:
     """Return why the hash of a key does not say who it is, with API_KEY_RESOLVER."""
     return _("This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out.")
-
-
-def _why_gone(found: str) -> str:
-    text = _("There is no %(row)s in the database, so no API key counts as this.")
-    return text % {"row": found} if is_gone(found) else ""

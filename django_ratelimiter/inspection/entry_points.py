@@ -22,8 +22,8 @@ from ..decorators import limits_for
 from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
-from ..identity import Identity, meta_name
-from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, access_entry_for, entitlement_of, limit_request
+from ..identity import Identity, access_entry_for, meta_name
+from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
 from ..middleware import ASKED_BY_GATEWAYS, decides_later, exemption

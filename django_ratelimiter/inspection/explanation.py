@@ -16,7 +16,6 @@ from ..decision import Owner
 from ..engine.base import Charge, Verdict
 from ..limiter.charges import why_uncharged
 from ..models import AccessEntry, TierAssignment
-from ..rules.inline import PREFIX
 from ..rules.records import Facts, LimitRecord, RejectedRule, RuleRecord
 from ..rules.tiers import callers_differ
 from ..values.partitions import is_address
@@ -303,17 +302,9 @@ def _logged_in_words(explanation: Explanation) -> str:
         return ""
     if logged.found:
         return _("One of the counters below is the one that rejected.")
-    slug = logged.reference.rule
-    if slug.startswith(PREFIX):
-        return _("A limit in code rejected, which is not decided here: %s. The caller's page shows its counter.") % slug
-    meant = [each for each in explanation.rules if each.rule.slug == slug]
-    if wanted := [name for each in meant for name in each.lacks]:
-        text = _("Enter the caller's values to see the counter that rejected. Not known here: %s.")
-        return text % ", ".join(wanted)
-    if not any(isinstance(each, Matched) for each in meant):
-        return _("The rule that rejected does not apply to this request now: %s.") % slug
     return _(
-        "None of the counters below is the one that rejected: it was another caller, or the rule has changed since."
+        "None of the counters below is the one that rejected: it was another caller or path or a limit in code, or the "
+        "rule has changed since. The caller's page shows the rejection."
     )
 
 

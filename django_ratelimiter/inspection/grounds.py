@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,16 +12,14 @@ from itertools import chain, permutations
 from operator import or_
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.core.exceptions import FieldDoesNotExist
 from django.db.models import Q
 from django.utils import timezone
 
 from ..logs import logger
 from ..models import AccessEntry, TierAssignment
-from ..plans import CallerIdentity, user_pk
+from ..plans import CallerIdentity
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
+from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted, of_user
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from .caller import Caller
@@ -90,7 +87,7 @@ class Grounds:
 
 
 def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
-    """Return the entitlement and its reason, from the database without caches. At most five queries."""
+    """Return the entitlement and its reason, from the database without caches. At most four queries."""
     digests = _digests(caller, rules)
     assignments, entries = _assignments(caller, digests), _entries(caller, digests)
     entitlement, tier = _granted(caller, rules, assignments)
@@ -108,8 +105,13 @@ def _granted(
         for pk, row in rows.items()
     ]
     plan, reasons = NO_PLAN, dict[str, int]()
+    known = {"user": caller.user, "address": caller.address}
+
+    def read(name: str) -> Any:
+        return known[name] if name in known else caller.value_of(name)
+
     try:
-        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, reader_of(caller))), "default"
+        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, read)), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
@@ -119,12 +121,6 @@ def _granted(
     if caller.kind == "digest" and rules.tiers and tier.kind in ("default", "none"):
         tier = replace(tier, kind="unknown", slug="", name="")
     return entitlement, replace(tier, kind=otherwise) if tier.kind == "default" else tier
-
-
-def reader_of(caller: Caller) -> Callable[[str], Any]:
-    """Return what a `CallerIdentity` of this caller reads with."""
-    known = {"user": caller.user, "address": caller.address}
-    return lambda name: known[name] if name in known else caller.value_of(name)
 
 
 def _digests(caller: Caller, rules: RuleSet) -> set[str]:
@@ -138,7 +134,7 @@ def _ending_in(field: str, digests: Iterable[str]) -> Q:
 
 
 def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]:
-    subjects = [*_user_subjects(caller), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
+    subjects = [*of_user(caller.user_id), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
     if caller.api_key is not None:
         subjects.append(Q(api_key_hash=caller.api_key))
     if partitions := _partitions(caller):
@@ -146,17 +142,6 @@ def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]
     not_over = Q(ends_at=None) | Q(ends_at__gt=timezone.now())
     rows = TierAssignment.objects.filter(not_over).filter(reduce(or_, subjects)).select_related("tier")
     return list(rows.prefetch_related("user", "group").order_by("-pk")[:MAX_ROWS])
-
-
-def _user_subjects(caller: Caller) -> Iterator[Q]:
-    users, pk = get_user_model(), user_pk(caller.user_id)
-    if pk is None:
-        return
-    yield Q(user=pk)
-    with suppress(FieldDoesNotExist):  # a custom user model without groups
-        users._meta.get_field("groups")
-        groups = list(users._default_manager.filter(pk=pk).values_list("groups", flat=True))
-        yield Q(group__in=[group for group in groups if group is not None])
 
 
 def _partitions(caller: Caller) -> list[str]:

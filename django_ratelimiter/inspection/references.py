@@ -22,7 +22,7 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.times import now, stored
 from ..values.partitions import partition_names
-from ..values.references import Reference, references_in
+from ..values.references import Reference
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
@@ -91,19 +91,6 @@ def rules_of(reference: Reference) -> list[str]:
 def rule_of(reference: Reference) -> RuleRecord | None:
     """Return the rule that rejected; `None` = there is none any more."""
     return next((rule for rule in _rules() if rule.slug == reference.rule), None)
-
-
-def find_reference(text: str) -> Reference | None:
-    """Return the reference in a text; if several words may be one, the first whose caller is known.
-
-    Else the first that names a rule; `None` if no word may be one. Raises EngineUnavailable.
-    """
-    found = references_in(text)
-    if len(found) > 1:
-        known = [slug.lower() for slug in known_rules()]
-        found.sort(key=lambda each: each.rule.lower() not in known)
-        return next((each for each in found if digests_of(each)), found[0])
-    return found[0] if found else None
 
 
 def digests_of(reference: Reference) -> list[str]:

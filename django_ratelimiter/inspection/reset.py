@@ -33,13 +33,6 @@ UNBLOCK: Final = "django_ratelimiter.unblock_caller"
 MAX_SHOWN: Final = 10
 
 
-class Outcome(NamedTuple):
-    """The outcome of a reset. took: a check afterwards has found no counter that blocks the caller."""
-
-    text: str
-    took: bool
-
-
 class LogLine(NamedTuple):
     """A reset by an operator."""
 
@@ -48,9 +41,10 @@ class LogLine(NamedTuple):
     text: str
 
 
-def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) -> Outcome:
+def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) -> tuple[str, bool]:
     """Reset the caller's own counters with these names, or all of them, log it and check it.
 
+    Returns the outcome as text, and whether the check has found no counter that blocks the caller.
     Raises PermissionDenied and ValidationError: then nothing was done. Raises EngineUnavailable if Redis does not
     answer; a part may be done, so the attempt is logged.
     """
@@ -59,7 +53,7 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
     reason = _checked(reason)
     if problem := published.held().problem:
         raise ValidationError(problem)
-    counters = own_counters(caller, names)
+    counters = _own_counters(caller, names)
     entry = _log(operator, caller, _with_reason(_("Tried, without an answer from Redis."), reason))
     get_engine().reset([each.charge for each in counters])
     done = ngettext("Reset %(count)d counter: %(rules)s.", "Reset %(count)d counters: %(rules)s.", len(counters))
@@ -74,7 +68,7 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
         text = _("%(done)s Still blocked by: %(rules)s.")
     else:
         text = _("%(done)s Checked: none of them blocks the caller now.")
-    return Outcome(text % {"done": done, "rules": _rules(blocked)}, took=not (after.problem or blocked))
+    return text % {"done": done, "rules": _rules(blocked)}, not (after.problem or blocked)
 
 
 def counters_now(caller: Caller) -> Counters:
@@ -83,7 +77,7 @@ def counters_now(caller: Caller) -> Counters:
     return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
 
 
-def own_counters(caller: Caller, names: Collection[str] = ()) -> list[Counter]:
+def _own_counters(caller: Caller, names: Collection[str]) -> list[Counter]:
     """Return the caller's own counters with these names; without names, all. Raises ValidationError if one is not."""
     own = counters_now(caller).own
     known = dict.fromkeys(each.name for each in own)

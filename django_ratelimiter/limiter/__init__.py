@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.coroutines import run_sync
 from .charges import InlineRule, limit_request, slot_request
-from .io import IO, LOOP, THREAD
+from .io import LOOP, THREAD
 from .metered import MeteredCost
-from .path import decide, decide_latest, peek_decision
+from .path import decide, peek_decision
 from .refunds import arefund, mark_failed, refund
 from .resets import reset_counters
 from .slots import Slot
-from .templates import MaxDelay
 
 __all__ = [
     "acheck",
@@ -86,11 +84,7 @@ def charge(request: Any, *, scope: str | None = None, cost: int = 1, extra: Sequ
     cost: an estimate, which must be allowed for the block to begin: of requests that come at once, as many are allowed
     as their estimates fit. Other arguments as for `check`.
     """
-
-    async def decide_once(io: IO, cost: int, max_delay: MaxDelay) -> Decision:
-        return await decide(io, limit_request(request, scope, cost, max_delay, inline=tuple(extra)))
-
-    return MeteredCost(request, decide_once, cost)
+    return MeteredCost(request, scope, cost, tuple(extra))
 
 
 def reset(*, rule: str | None = None, **caller: Any) -> list[str]:
@@ -120,12 +114,4 @@ def slot(scope: str, *, cost: int | None = None, max_wait: float | None = None, 
     """
     if not (scope and isinstance(scope, str)):
         raise ValueError("scope: name the scope whose rules apply.")
-    asked = slot_request(scope, cost, partition)
-
-    async def decide_once(io: IO, max_delay: float | None, *, only_leases: bool = False) -> Decision:
-        if not settings.ENABLED:
-            return NOTHING_TO_DECIDE
-        latest = await decide_latest(io, asked._replace(max_delay=max_delay, only_leases=only_leases))
-        return latest or NOTHING_TO_DECIDE
-
-    return Slot(decide_once, max_wait)
+    return Slot(slot_request(scope, cost, partition), max_wait)

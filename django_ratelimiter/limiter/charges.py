@@ -11,12 +11,12 @@ from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
 from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
-from ..identity import BodyNotRead, Identity, digests_by
+from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
-from ..values.access import NOBODY, AccessList, AccessRecord
+from ..values.access import NOBODY, AccessList
 from ..values.partitions import may_need_user
 from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, value_of
 
@@ -85,14 +85,6 @@ class LimitRequest(NamedTuple):
     partition: str | None = None
     only_leases: bool = False
     body: Body = "read"
-
-    @property
-    def now_us(self) -> int | None:
-        """The time of the decision; `None` = the engine's time."""
-        for rule in self.inline:
-            if rule.now_us is not None:
-                return rule.now_us
-        return None
 
 
 def limit_request(
@@ -199,18 +191,6 @@ def _add_templates(
     templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, counted=counted, **given)
     templates.matched = matched
     return templates
-
-
-def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRecord | None:
-    """Return the access entry of the caller. Computes only the identities that entries use."""
-    if identity is None or not entries:
-        return None
-    return entries.lookup(
-        identity.address if "ip" in entries.kinds else None,
-        identity.user_id if "user" in entries.kinds else None,
-        identity.api_key if "api_key" in entries.kinds else None,
-        digests_of=lambda names: digests_by(identity, names),
-    )
 
 
 def why_uncharged(rule: RuleRecord, entitlement: Entitlement, request: LimitRequest) -> Uncharged:

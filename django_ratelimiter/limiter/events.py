@@ -14,21 +14,17 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from ..backend import server_in_words
 from ..decision import Decision, Owner, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
-from ..engine.fallback import FallbackEngine
 from ..engine.limits import Limit
 from ..engine.locks import freed_by_fork
 from ..engine.registry import SIMPLEST
-from ..exceptions import EngineUnavailable
-from ..identity import Identity, denied_as
+from ..identity import Identity, denied_as, untrusted
 from ..logs import logger
-from ..signals import engine_degraded, limit_exceeded, quota_reached, soft_limit_exceeded
+from ..signals import limit_exceeded, quota_reached, soft_limit_exceeded
 from ..values.access import AccessRecord
 from ..values.digests import whole
-from . import untrusted
 from .io import IO
 
 MESSAGE: Final = "A request was rejected by %s.%s"
@@ -112,9 +108,12 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
 async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) -> None:
     """Signal the quotas that are used up, or nearly, once in a window."""
     for result in results:
-        percent = percent_reached(result)
-        events = ("100", "80") if percent == 100 else ("80",)
-        if percent and _is_reached_first(result, percent) and await _is_first_of_all(io, result, *events):
+        percent, verdict = percent_reached(result), result.verdict
+        if not percent or verdict is None:
+            continue
+        events = ("100", "80") if percent == 100 else ("80",)  # after 100, 80 is not sent
+        is_first, *_ = [_reached.is_first_in_window(verdict, event) for event in events]
+        if is_first and await _is_first_of_all(io, result, *events):
             await io.send(quota_reached, Result, request=request, result=result, percent=percent)
 
 
@@ -128,26 +127,12 @@ def log_denied(identity: Identity, record: AccessRecord) -> None:
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
 
 
-async def send_degraded(io: IO, local: FallbackEngine, error: Exception) -> None:
-    """Log and signal, at intervals, that requests are decided without the engine."""
-    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):
-        await io.send(engine_degraded, type(error), error=error)
-
-
 def percent_reached(result: Result) -> int:
     """Return how much of an enforced limit is used: 80 percent, 100, or 0 for less or if it is only estimated."""
     verdict = result.verdict
     if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
         return 0
     return 80 if verdict.remaining else 100
-
-
-def _is_reached_first(result: Result, percent: int) -> bool:
-    """Return whether this percentage is reached for the first time in this window. After 100, 80 is not sent."""
-    assert result.verdict is not None
-    if percent == 100:
-        _reached.is_first_in_window(result.verdict, "80")
-    return _reached.is_first_in_window(result.verdict, str(percent))
 
 
 async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:

@@ -6,14 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ..backend import usage_buffer
+from ..backend import server_in_words, usage_buffer
 from ..conf import settings
 from ..decision import Decision, Owner, Result, decide
 from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
 from ..engine.usage import field_of, name_of
-from . import events
+from ..exceptions import EngineUnavailable
+from ..signals import engine_degraded
 from .io import IO, TrialIO
 
 #: Counts in this process meanwhile.
@@ -33,10 +34,11 @@ async def decide_by_policy(io: IO, call: Call, version: Version, error: Exceptio
     if isinstance(io, TrialIO):
         io.note_outage(call, error)
         return decide(results, version, degraded=True)
-    await events.send_degraded(io, local, error)
+    if local.log_outage(error, server_in_words if isinstance(error, EngineUnavailable) else None):  # at intervals
+        await io.send(engine_degraded, type(error), error=error)
     counted = [place for place, owner in enumerate(owners) if owner.rule.during_outage.counts]
     if not any(result.rejects for result in results):
-        verdicts = local.check([call[place] for place in counted], settings.LOCAL_SHARE)
+        verdicts = local.check_share([call[place] for place in counted], settings.LOCAL_SHARE)
         for place, verdict in zip(counted, verdicts, strict=True):
             results[place] = owners[place].result(verdict, local=True)
     _count(results, call, template.so_far)

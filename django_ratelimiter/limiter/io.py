@@ -1,7 +1,7 @@
 """What the request path waits for, in a thread or on an event loop; and what it does for requests of no caller.
 
-The path is written once, as coroutines that await an `IO`. `ThreadIO` never suspends, so `run_sync` gets the result of
-a coroutine at once.
+The path is written once, as coroutines that await an `IO`. That of threads never suspends, so `run_sync` gets the
+result of a coroutine at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
-from ..engine.adapters import ImmediateAdapter
 from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
-from ..engine.coroutines import shielded
+from ..engine.coroutines import ImmediateAdapter, shielded
 from ..identity import Identity
 from ..rules.reading import asked_by, look_up
 
@@ -32,14 +31,14 @@ asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class IO:
-    """Everything that the path may wait for."""
+    """Everything that the path may wait for. This one waits in the calling thread."""
 
     #: False: these are no requests of callers, so the path logs, signals and observes nothing, and stores no lease.
     is_live = True
 
     async def engine(self) -> Any:
         """Return the engine; its methods are awaited."""
-        raise NotImplementedError
+        return ImmediateAdapter(get_engine())
 
     async def look_up(self, function: Callable[..., T], *arguments: Any, together: bool = False) -> T:
         """Call a function that may block only if this process lacks some data.
@@ -58,7 +57,7 @@ class IO:
         self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
     ) -> Verdicts:
         """Have the engine decide. If our task is cancelled meanwhile, the new leases end at once."""
-        raise NotImplementedError
+        return get_engine().check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
 
     async def refund(self, verdicts: Verdicts) -> None:
         """Refund these verdicts."""
@@ -74,31 +73,15 @@ class IO:
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         """Send a signal. Exceptions of receivers are logged by Django and not raised."""
+        signal.send_robust(sender, **named)
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+        sleep(seconds)
 
     async def finish(self, work: Coroutine[Any, Any, object]) -> None:
         """Await this work. It runs to its end even if our task is cancelled."""
         await work
-
-
-class ThreadIO(IO):
-    """Waits in the calling thread; its coroutines never suspend."""
-
-    async def engine(self) -> Any:
-        return ImmediateAdapter(get_engine())
-
-    async def check(
-        self, charges: Call, version: Version | None = None, receipts: Verdicts = (), now_us: int | None = None
-    ) -> Verdicts:
-        return get_engine().check(charges, version=version, refund_if_denied=receipts, now_us=now_us)
-
-    async def send(self, signal: Signal, sender: type, **named: Any) -> None:
-        signal.send_robust(sender, **named)
-
-    async def sleep(self, seconds: float) -> None:
-        sleep(seconds)
 
 
 class LoopIO(IO):
@@ -162,17 +145,11 @@ class TrialIO(IO):
     async def refund(self, verdicts: Verdicts) -> None:
         mark_refunded(verdicts)
 
-    async def release(self, verdicts: Verdicts) -> None:
-        pass
-
-    async def reset(self, charges: Sequence[Charge]) -> None:
-        pass
-
     def note_outage(self, charges: Call, error: Exception) -> None:
         """Called with the charges that the failure policies decide, and the reason."""
 
 
-THREAD: Final = ThreadIO()
+THREAD: Final = IO()
 LOOP: Final = LoopIO()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, TypeVar, overload
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
@@ -14,15 +14,14 @@ from ..exceptions import LimitExceeded
 from ..logs import logger
 from ..signals import quota_reached
 from . import fallback
+from .charges import InlineRule, limit_request
 from .events import send_reached
 from .io import IO, LOOP, THREAD
+from .path import decide
 from .refunds import on_request_closed, refund_results
 from .templates import MaxDelay
 
 Part = TypeVar("Part")
-
-#: Decides a charge of this many units.
-DecideCost = Callable[[IO, int, MaxDelay], Awaitable[Decision]]
 
 
 class MeteredCost:
@@ -38,10 +37,10 @@ class MeteredCost:
 
     decision: Decision = NOTHING_TO_DECIDE
 
-    def __init__(self, request: Any, decide: DecideCost, cost: int) -> None:
+    def __init__(self, request: Any, scope: str | None, cost: int, extra: tuple[InlineRule, ...]) -> None:
         self.cost = cost
         self._request = getattr(request, "_request", request)
-        self._decide = decide
+        self._scope, self._extra = scope, extra
         self._charged, self._is_estimate = self.cost, True
         self._results: list[Result] = []
         self._streams, self._is_known = 0, True  # whether each part's cost could be computed
@@ -112,7 +111,8 @@ class MeteredCost:
     async def _enter(self, io: IO, max_delay: MaxDelay) -> None:
         known = len(getattr(self._request, "ratelimit", NOTHING_TO_DECIDE).results)
         self._charged = self.cost
-        self.decision = await self._decide(io, self.cost, max_delay)
+        asked = limit_request(self._request, self._scope, self.cost, max_delay, inline=self._extra)
+        self.decision = await decide(io, asked)
         if not self.decision.allowed:
             raise LimitExceeded(self.decision)
         self._results = [  # leases do not depend on the cost; a rule in shadow that would reject charges nothing
@@ -154,7 +154,7 @@ class MeteredCost:
             verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
             try:
-                spent = fallback.local.spend(charges) if local else await io.check(Call.of(charges)) if charges else []
+                spent = fallback.local.check(charges) if local else await io.check(Call.of(charges)) if charges else []
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
                 continue

@@ -98,7 +98,7 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
     is_observed = events.observer is not None and io.is_live
     began, latest, is_missing = perf_counter() if is_observed else None, None, False
     receipts = () if request.earlier is NOTHING_TO_DECIDE else refunds.receipts(request.earlier)
-    now_us = request.now_us if request.inline else None
+    now_us = next((each.now_us for each in request.inline if each.now_us is not None), None) if request.inline else None
     try:
         for _ in _ATTEMPTS:
             try:

@@ -41,8 +41,9 @@ async def arefund(decision: Decision) -> None:
 
 async def refund_unearned(io: IO, request: HttpRequest, response: HttpResponseBase) -> None:
     """Refund, once, the charges of rules whose `charge_when` does not match the response."""
-    if results := unearned_results(request, response):
-        await refund_results(io, results)
+    decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
+    other = "success" if response.status_code >= 400 or hasattr(request, _FAILED) else "failure"
+    await refund_results(io, [each for each in decision.results if each.rule.charge_when == other])
 
 
 def receipts(earlier: Decision) -> list[Verdict]:
@@ -53,26 +54,26 @@ def receipts(earlier: Decision) -> list[Verdict]:
 async def release(io: IO, decision: Decision) -> None:
     """Release the leases of one call, unless a rejection has released them. If that fails, they expire."""
     held = [result for result in decision.results if result.verdict and leases([result.verdict])]
-    try:
-        await _give_back(io.release, held)
-    except Exception as error:
-        logger.warning("A lease could not be released; it will expire: %s", error)
+    await _give_back(io.release, held, "A lease could not be released; it will expire: %s")
 
 
 async def refund_results(io: IO, results: Iterable[Result]) -> None:
     """Refund these results once, and release leases. If that fails, they stay charged."""
-    try:
-        await _give_back(io.refund, [result for result in results if result.verdict and result.verdict.spent])
-    except Exception as error:
-        logger.warning("The charge of a request could not be refunded: %s", error)
+    spent = [result for result in results if result.verdict and result.verdict.spent]
+    await _give_back(io.refund, spent, "The charge of a request could not be refunded: %s")
 
 
-async def _give_back(method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result]) -> None:
+async def _give_back(
+    method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result], failed: str
+) -> None:
     local, ours = _verdicts(results, local=True), _verdicts(results, local=False)
-    if local:
-        fallback.local.refund(local)
-    if ours:
-        await method(ours)
+    try:
+        if local:
+            fallback.local.refund(local)
+        if ours:
+            await method(ours)
+    except Exception as error:
+        logger.warning(failed, error)
 
 
 def _verdicts(results: Iterable[Result], *, local: bool) -> list[Verdict]:
@@ -93,22 +94,6 @@ def on_login_failed(request: Any = None, **_signal: Any) -> None:
         mark_failed(current_request.get()() if request is None else request)
 
 
-def unearned_results(request: HttpRequest, response: HttpResponseBase) -> list[Result]:
-    """Return the charges of rules whose `charge_when` does not match the response."""
-    decision: Decision = getattr(request, "ratelimit", NOTHING_TO_DECIDE)
-    return unearned(decision, failed=response.status_code >= 400 or hasattr(request, _FAILED))
-
-
-def unearned(decision: Decision, *, failed: bool) -> list[Result]:
-    """Return the charges of rules whose `charge_when` does not match the response. failed: it is a failure."""
-    other = "success" if failed else "failure"
-    return [
-        result
-        for result in decision.results
-        if result.rule.charge_when == other and result.verdict and result.verdict.spent
-    ]
-
-
 def on_request_closed(request: HttpRequest, release: Release) -> None:
     """Call `release` once when the response to this request is sent or abandoned.
 
@@ -123,15 +108,10 @@ def on_request_closed(request: HttpRequest, release: Release) -> None:
             try:
                 close()
             finally:
-                release_leases(request)
+                run_sync(release_all(THREAD, request))
 
         request.close = close_and_release  # type: ignore[method-assign]
     leases.append(release)
-
-
-def release_leases(request: HttpRequest) -> None:
-    """Release the leases of the request."""
-    run_sync(release_all(THREAD, request))
 
 
 async def release_all(io: IO, request: HttpRequest) -> None:

@@ -98,13 +98,10 @@ def _partition(rule: RuleRecord, values: Mapping[str, str]) -> str | None:
 
 def _charges(rules: RuleSet, rule: RuleRecord, partition: str, granted: Entitlement) -> list[Charge]:
     """Return a charge for each of the rule's counters of this partition, whatever tier the caller has or had."""
-    found: dict[tuple[str, str], Charge] = {}
-    for tier, own in [(tier, own) for tier in rule.limits for own in {None, granted.anchor}]:
-        template = RuleTemplate(rule, Entitlement(rules.tiers.get(tier) if tier else None, anchor=own))
-        for each in template.charges(None, None):
-            charge = each.fill(partition)
-            found[charge.key, charge.limit.tag] = charge
-    return [*found.values()]
+    tiers = [rules.tiers.get(tier) if tier else None for tier in rule.limits]
+    templates = [RuleTemplate(rule, Entitlement(tier, anchor=own)) for tier in tiers for own in {None, granted.anchor}]
+    charges = [each.fill(partition) for template in templates for each in template.charges(None, None)]
+    return [*{(charge.key, charge.limit.tag): charge for charge in charges}.values()]
 
 
 def _why_not(rules: RuleSet, slug: str) -> str:

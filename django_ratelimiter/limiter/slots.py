@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Final, Protocol
+from typing import Final
 
-from ..decision import UNAVAILABLE_RETRY_SECONDS, Decision, Result
+from ..conf import settings
+from ..decision import NOTHING_TO_DECIDE, UNAVAILABLE_RETRY_SECONDS, Decision, Result
 from ..engine.coroutines import run_sync
 from ..exceptions import LimitExceeded
+from .charges import LimitRequest
 from .io import IO, LOOP, THREAD
+from .path import decide_latest
 from .refunds import release
 
 #: Seconds. A lease may be released long before it expires, so a waiting slot asks again at least this often.
@@ -25,22 +27,11 @@ def retry_in(decision: Decision) -> float | None:
     """Return the seconds after which to ask again after a rejection; `None` = it will never be allowed."""
     if decision.unavailable or decision.retry_after is None:
         return decision.retry_after
-    return max(_pause(result) for result in decision.rejected_by)
-
-
-def _pause(result: Result) -> float:
-    seconds = (result.verdict and result.verdict.retry_after) or 0.0
-    if result.limit.holds_leases:
-        seconds = min(seconds, LEASE_POLL_SECONDS)
-    return max(seconds, SHORTEST_PAUSE_SECONDS)
-
-
-class Decide(Protocol):
-    """Decides once. max_delay: seconds that an allowed request may wait; `None` = any."""
-
-    def __call__(
-        self, io: IO, max_delay: float | None, *, only_leases: bool = False
-    ) -> Coroutine[Any, Any, Decision]: ...
+    waits = [SHORTEST_PAUSE_SECONDS]
+    for result in decision.rejected_by:
+        seconds = (result.verdict and result.verdict.retry_after) or 0.0
+        waits.append(min(seconds, LEASE_POLL_SECONDS) if result.limit.holds_leases else seconds)
+    return max(waits)
 
 
 class Slot:
@@ -51,13 +42,18 @@ class Slot:
     entered many times, also from several threads or tasks at once.
     """
 
-    def __init__(self, decide: Decide, max_wait: float | None) -> None:
-        self._decide = decide
-        self._max_wait = max_wait
+    def __init__(self, asked: LimitRequest, max_wait: float | None) -> None:
+        self._asked, self._max_wait = asked, max_wait
         self._active: deque[Decision] = deque()  # the first to leave releases the oldest, so the rest hold the newest
 
+    async def _decide(self, io: IO, max_delay: float | None, *, only_leases: bool = False) -> Decision:
+        if not settings.ENABLED:
+            return NOTHING_TO_DECIDE
+        latest = await decide_latest(io, self._asked._replace(max_delay=max_delay, only_leases=only_leases))
+        return latest or NOTHING_TO_DECIDE
+
     def ask(self, max_delay: float | None, *, only_leases: bool = False) -> Decision:
-        """Decide once."""
+        """Decide once. max_delay: seconds that an allowed request may wait; `None` = any."""
         return run_sync(self._decide(THREAD, max_delay, only_leases=only_leases))
 
     def release(self, decision: Decision) -> None:
@@ -77,7 +73,7 @@ class Slot:
         await LOOP.finish(release(LOOP, self._active.popleft()))
 
     async def _enter(self, io: IO) -> Decision:
-        deadline = self._deadline()
+        deadline = None if self._max_wait is None else _clock() + self._max_wait
         while not (decision := await self._decide(io, _left(deadline))).allowed:
             await io.sleep(_next_try(decision, deadline))
         self._active.append(decision)
@@ -88,9 +84,6 @@ class Slot:
             await io.finish(release(io, self._active.popleft()))
             raise
         return decision
-
-    def _deadline(self) -> float | None:
-        return None if self._max_wait is None else _clock() + self._max_wait
 
 
 def _left(deadline: float | None) -> float | None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
-
-from django.core.signals import setting_changed
-from django.dispatch import receiver
 
 from ..conf import settings
 from ..decision import Decision, Owner, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
-from ..identity import digest, partition
+from ..identity import digest, partition, source_digest
 from ..rules.inline import identity_of, is_listed
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
-from ..values.digests import keyed_digest
-from ..values.partitions import PROVEN, UNREADABLE_BODY, encode_partition
+from ..values.partitions import PROVEN, UNREADABLE_BODY
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
@@ -233,18 +228,6 @@ class RuleTemplates:
 def missing() -> str:
     """Return the digest that stands for a missing partition."""
     return digest("missing")
-
-
-@lru_cache(maxsize=16_384)
-def source_digest(hash_key: bytes, name: str, value: str) -> str:
-    """Return the digest of a partition by one name. The key is the value of the setting."""
-    return keyed_digest.__wrapped__(hash_key, encode_partition([(name, value)]), settings.REVEAL, (name,))
-
-
-@receiver(setting_changed)
-def _forget_digests(**_signal: object) -> None:
-    """Forget the digests whose tails were made by another REVEAL."""
-    source_digest.cache_clear()
 
 
 def _picking(places: Sequence[int]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:

@@ -27,7 +27,7 @@ from ..inspection.question import QuestionError
 from ..rules.files.reading import LibraryMissing
 from ..rules.files.rows import WrongFile
 from ..rules.records import RuleRecord
-from ..rules.stored.history.rows import NotApplied
+from ..rules.stored.history.back import NotApplied
 from ..values.references import Reference
 from ..values.terminal import on_terminal
 
@@ -189,7 +189,7 @@ def in_words(error: Exception) -> str:
     if isinstance(error, QuestionError):
         return f"{error.field}: {error}"
     if isinstance(error, WrongFile):  # each fault on its own line, for programs
-        return f"{counted(len(error.faults), 'fault')}; nothing was changed:\n{error}"
+        return f"{counted(len(error.faults), 'fault')}:\n{error}"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename and error.strerror else str(error)
     return str(error) if isinstance(error, (CommandError, *_IN_WORDS)) else ""

@@ -17,26 +17,19 @@ from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from ..engine.calendars import CALENDARS
-from ..engine.limits import MAX_SLOTS, Limit, check_sync_interval, options_from, sync_seconds
+from ..engine.limits import MAX_SLOTS, OPTIONS, Limit, check_sync_interval, options_from, sync_seconds
 from ..engine.registry import ANCHORS, DEFAULT, REFILLS, Algorithm
 from .rules import Rule
 from .tiers import Tier
 from .validation import LazyText
 
-Choices = tuple[tuple[str, Any], ...]
-
 #: The columns with the engine's options, and the value of each that means "not set".
 NOT_GIVEN: Final[Mapping[str, Any]] = {
     "quota": None,
     "window_seconds": None,
-    "burst": None,
-    "soft_quota": None,
-    "slots": None,
-    "anchor": ANCHORS[0],
-    "refill": REFILLS[0],
+    **OPTIONS,
     "calendar": "",
     "timezone": "",
-    "anchor_day": None,
     "max_delay_ms": 0,
 }
 
@@ -86,13 +79,14 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
     if algorithm not in set(Algorithm):
         return frozenset(NOT_GIVEN)
     options = {COLUMNS.get(option, option) for option in Algorithm(algorithm).options}
-    used = ({"quota", "window_seconds", "soft_quota"} | options) & NOT_GIVEN.keys()
+    of_some = {COLUMNS.get(option, option) for each in Algorithm for option in each.options}
+    used = NOT_GIVEN.keys() - (of_some - options)
     if not calendar or "calendar" not in options:
         return frozenset(used - {"timezone", "anchor_day"})
     return frozenset(used - {"window_seconds", "anchor"} - ({"anchor_day"} if calendar != "month" else set()))
 
 
-def choices_of(column: str) -> Choices:
+def choices_of(column: str) -> tuple[tuple[str, Any], ...]:
     """Return the choices of a column. Fields call this, so that a new algorithm needs no migration."""
     return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
 
@@ -323,24 +317,16 @@ class RuleLimit(models.Model):
         if missing:
             text = gettext("Required unless “unlimited” is set.")
             raise ValidationError({column: ValidationError(text, code="needed") for column in missing})
+        rule = self.rule if self.rule_id or hasattr(self, "rule") else None
         try:
             limit: Any = self.to_limit()
-            if self.rule_id or hasattr(self, "rule"):
-                self._check_interval(limit)
+            check_sync_interval(limit, sync_seconds(rule.sync_interval_ms if rule else None))
         except ValueError as error:
             raise ValidationError(_by_field(str(error))) from error
-        cost = self.rule.cost if self.rule_id or hasattr(self, "rule") else 1
+        cost = rule.cost if rule else 1
         if isinstance(cost, int) and limit.capacity < cost:
             text = gettext("This would reject every request, because one request costs %(cost)s.") % {"cost": cost}
             raise ValidationError({"burst" if self.burst else "quota": text})
-
-    def _check_interval(self, limit: Limit) -> None:
-        """Reject a limit that a process cannot count itself, if the rule requires that."""
-        try:
-            interval = sync_seconds(self.rule.sync_interval_ms)
-        except ValueError:  # an error of the rule, reported there
-            return
-        check_sync_interval(limit, interval)
 
 
 def _by_field(message: str) -> dict[str, str]:

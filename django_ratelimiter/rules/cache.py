@@ -32,12 +32,11 @@ from .inline import rule_of
 from .reading import Turns, turns
 from .records import UNREAD
 from .ruleset import NO_VERSION, RuleSet
-from .stored import access_cache, published, storage, tables, uncommitted, versions
-from .stored.access_cache import access_list
-from .stored.storage import enforcement_enabled
+from .stored import published, storage, tables, uncommitted, versions
+from .stored.storage import access_list, enforcement_enabled
 from .stored.tables import models
 from .stored.versions import editing, invalidate, last_publish_failed, publish_problem, republish, switch_enforcement
-from .tiers import entitlement_for, tier_for
+from .tiers import entitlement_for
 from .ttl_cache import RETRY_SECONDS
 
 __all__ = [
@@ -57,7 +56,6 @@ __all__ = [
     "republish",
     "rules_during_outage",
     "switch_enforcement",
-    "tier_for",
 ]
 
 #: Seconds between two checks in the database whether enforcement was stopped, while the engine is out of reach.
@@ -349,14 +347,14 @@ def _note_unreadable(problem: str = UNREADABLE) -> None:
 def _use_copy() -> RuleSet:
     """Use the copy. Without it, WITHOUT_RULES decides in a process that has never read rules."""
     copy, is_first = None, _state.rules is _state.unread
-    for pause in (0.0, *(versions.PUBLISH_PAUSES if is_first else ())):  # the first call has to connect
+    for pause in (0.0, *(published.PAUSES if is_first else ())):  # the first call has to connect
         time.sleep(pause)
         with suppress(EngineUnavailable):
             copy = published.read_copy()
             break
     known = _state.rules  # the database may have answered meanwhile
     if copy is not None and (known.is_copy or copy.rules.version.order > known.version.order):
-        access_cache.use_copy(copy.entries)
+        storage.use_copied_entries(copy.entries)
         if copy.rules is not known:
             _state.rules, _state.outdated = copy.rules, True
             logger.error("Deciding by the copy of the rules in Redis, of version %s.", copy.rules.version)

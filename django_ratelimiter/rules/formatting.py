@@ -14,7 +14,7 @@ from django.utils.timesince import timesince
 from django.utils.translation import get_language, gettext_lazy, ngettext, ngettext_lazy
 from django.utils.translation import gettext as _
 
-from ..engine.limits import Limit
+from ..engine.limits import OPTIONS, Limit
 from ..models.limits import window_in_short
 from ..values.bounds import MAX_NAMES
 from .records import LimitRecord, RuleRecord
@@ -107,34 +107,33 @@ def limit_in_words(record: LimitRecord) -> str:
         rate = _("%(rate)s in %(zone)s")
         words = [rate % {"rate": rate_in_words(limit, units(limit.quota)), "zone": limit.timezone or "UTC"}]
     else:
-        words = [rate_in_words(limit, units(limit.quota)), _short(limit)]
+        algorithm = _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
+        words = [rate_in_words(limit, units(limit.quota)), algorithm]
     return ", ".join([*words, *_options(record)])
 
 
-def _short(limit: Limit) -> str:
-    """Return the algorithm's short name."""
-    return _(limit.traits.short) if limit.traits.short else limit.algorithm.replace("_", " ")
-
-
 def _options(record: LimitRecord) -> list[str]:
+    """Return the options that differ from their defaults; those without words of their own by their names."""
     limit, words = record.limit, []
-    if limit.anchor_day is not None or limit.anchor_time is not None:
+    given = {name: getattr(limit, name) for name, default in OPTIONS.items() if getattr(limit, name) != default}
+    for told in ("calendar", "timezone", "slots"):
+        given.pop(told, None)
+    if (first := given.pop("anchor_day", None)) is not None or limit.anchor_time is not None:
         start = str(limit.anchor_time or "").removesuffix(":00")
-        day = ", ".join(filter(None, [str(limit.anchor_day or 1), start]))
-        words.append(_("from day %(day)s") % {"day": day})
-    if limit.anchor == "first_request":
+        words.append(_("from day %(day)s") % {"day": ", ".join(filter(None, [str(first or 1), start]))})
+    if given.pop("anchor", "") == "first_request":
         words.append(_("from the first request"))
     if "slots" in limit.traits.options:
         words.append(_("%(count)s slots") % {"count": limit.number_of_slots})
-    if limit.refill == "interval":
+    if given.pop("refill", "") == "interval":
         words.append(_("refilled all at once"))
-    if limit.burst is not None:
-        words.append(_("burst %(units)s") % {"units": units(limit.burst)})
+    if burst := given.pop("burst", None):
+        words.append(_("burst %(units)s") % {"units": units(burst)})
     if record.max_delay:
         words.append(_("held for %(delay)s at most") % {"delay": duration(round(record.max_delay * 1_000_000))})
-    if limit.soft_quota is not None:
-        words.append(_("soft quota %(units)s") % {"units": units(limit.soft_quota)})
-    return words
+    if soft := given.pop("soft_quota", None):
+        words.append(_("soft quota %(units)s") % {"units": units(soft)})
+    return words + [f"{name} {value}" for name, value in given.items()]
 
 
 def rate_in_words(limit: Limit, quota: str) -> str:

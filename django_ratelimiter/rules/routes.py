@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
-from django.http import HttpRequest
 from django.urls import Resolver404, ResolverMatch, URLResolver, get_resolver, resolve
 from django.utils import translation
 from django.utils.translation import gettext_lazy
@@ -17,6 +16,9 @@ from django.utils.translation import gettext_lazy
 from ..conf import django_setting
 from ..values.bounds import closest
 from .records import RuleRecord
+
+if TYPE_CHECKING:
+    from ..models import Rule
 
 #: The literal start of a route: up to a parameter or a special character of a regular expression.
 _START: Final = re.compile(r"(?:[^<(\[\\^$?*+{|]|\\[^A-Za-z0-9])*")
@@ -28,18 +30,8 @@ _ANSWERING: Final = {
 }
 
 
-class Target(Protocol):
-    """The fields of a rule, or of its record, that name views."""
-
-    @property
-    def path_kind(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def view_name(self) -> str: ...
-    @property
-    def scope(self) -> str: ...
-
+#: What names views.
+Target: TypeAlias = "RuleRecord | Rule"
 
 #: The text about a scope that no view has: any code may name it.
 NO_SUCH_SCOPE: Final = gettext_lazy(
@@ -60,7 +52,7 @@ class UnknownName(NamedTuple):
     @property
     def close(self) -> str:
         """The most similar name of a view; empty = none is similar. First choice: one that only begins differently."""
-        names = getattr(_view_names(django_setting("ROOT_URLCONF")), self.field)
+        names = _view_names(django_setting("ROOT_URLCONF"))[self.field]
         longer = [each for each in names if each.endswith((f":{self.name}", f"/{self.name}"))]
         return min(longer) if longer else closest(self.name, sorted(names), cutoff=0.75)
 
@@ -81,27 +73,14 @@ class View(NamedTuple):
 
     def may_match(self, rule: Target) -> bool:
         """Return whether the rule may match a request to it; for an exact path only if the route does not vary."""
-        return (
-            rule.view_name in ("", self.name)
-            and (not rule.scope or rule.scope in self.scopes)
-            and self.may_have_path(rule.path_kind, rule.path)
-        )
-
-    def may_have_path(self, kind: str, path: str) -> bool:
-        """Return whether a rule's path condition may match its paths; an exact path must be resolved instead."""
+        if rule.view_name not in ("", self.name) or (rule.scope and rule.scope not in self.scopes):
+            return False
+        kind, path = rule.path_kind, rule.path
         if kind == "route":
             return self.route == path
         if kind == "prefix":
             return self.start.startswith(path) or (self.varies and path.startswith(self.start))
         return kind == "any" or (kind == "exact" and not self.varies and self.start == path)
-
-
-class ViewNames(NamedTuple):
-    """The names of views, by the field of a rule."""
-
-    route: frozenset[str]
-    view_name: frozenset[str]
-    scope: frozenset[str]
 
 
 def unknown_names(rule: Target) -> list[UnknownName]:
@@ -115,21 +94,18 @@ def unknown_names(rule: Target) -> list[UnknownName]:
     if not urlconf or not any(name is not None for name in named.values()):
         return []
     names = _view_names(urlconf)
-    return [
-        UnknownName(field, name)
-        for field, name in named.items()
-        if name is not None and name not in getattr(names, field)
-    ]
+    return [UnknownName(field, name) for field, name in named.items() if name is not None and name not in names[field]]
 
 
 @lru_cache(maxsize=10)
-def _view_names(urlconf: Any) -> ViewNames:
+def _view_names(urlconf: Any) -> Mapping[str, Collection[str]]:
+    """Return the names of views, by the field of a rule."""
     views = _views(urlconf)
-    return ViewNames(
-        frozenset(view.route for view in views),
-        frozenset(view.name for view in views),
-        frozenset(scope for view in views for scope in view.scopes),
-    )
+    return {
+        "route": {view.route for view in views},
+        "view_name": {view.name for view in views},
+        "scope": {scope for view in views for scope in view.scopes},
+    }
 
 
 def views() -> tuple[View, ...]:
@@ -142,22 +118,6 @@ def views_of(rule: Target) -> list[View]:
     """Return the views whose requests this rule may match, whatever the method."""
     found = [view for view in views() if view.may_match(rule)]
     return found or (_resolved(rule) if rule.path_kind == "exact" else [])
-
-
-def missed_spellings(rule: Target) -> list[View]:
-    """Return the views that a rule by path misses, although it matches views of the same names in another language.
-
-    A path without a language stands for this path in each language.
-    """
-    if rule.path_kind not in ("exact", "prefix") or not is_translated(django_setting("ROOT_URLCONF")):
-        return []
-    starts = ["", *(f"/{code}" for code, _ in django_setting("LANGUAGES"))]
-    meant = {
-        view.name
-        for view in views()
-        if any(view._replace(start=view.start.removeprefix(start)).may_match(rule) for start in starts)
-    }
-    return [view for view in views() if view.name in meant and not view.may_match(rule)]
 
 
 def _resolved(rule: Target) -> list[View]:
@@ -185,11 +145,6 @@ def view_of(match: ResolverMatch) -> View:
     """Return the view of a match."""
     route = match.route or ""
     return View(match.view_name, route, scopes_named_by(match.func), *start_of(route))
-
-
-def part_of_match(request: HttpRequest, part: str) -> Any:
-    """Return an attribute of the request's `resolver_match`; `None` = it has none, or a test's stand-in lacks it."""
-    return getattr(request.resolver_match, part, None)
 
 
 def start_of(route: str) -> tuple[str, bool]:

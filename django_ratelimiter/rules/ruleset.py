@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from decimal import Decimal
 from typing import Any, Final
 
@@ -22,18 +23,7 @@ from .records import (
     TierRecord,
 )
 
-__all__ = [
-    "NO_VERSION",
-    "Facts",
-    "LimitRecord",
-    "RejectedRule",
-    "RuleRecord",
-    "RuleSet",
-    "Snapshot",
-    "TierRecord",
-    "limit_from",
-    "rule_from",
-]
+__all__ = ["Facts", "RuleSet"]
 
 Snapshot = Mapping[str, Any]
 
@@ -44,8 +34,7 @@ NO_VERSION: Final = Version(0)
 #: cleared.
 MAX_REMEMBERED: Final = 2_000
 
-#: The values of a rule that are taken from a snapshot as they are, and those of a few words.
-_TAKEN: Final = ("slug", "name", "path", "view_name", "scope", "priority", "message")
+#: The values of a rule that have a choice of words.
 _CHOICES: Final[Mapping[str, Collection[str]]] = {
     "mode": MODES,
     "path_kind": PATH_KINDS,
@@ -82,7 +71,8 @@ class RuleSet:
         self.rules: tuple[RuleRecord, ...] = tuple(sorted(rules, key=lambda rule: (rule.priority, rule.slug)))
         self.left_out: tuple[RejectedRule, ...] = tuple(left_out)
         self.kept: dict[Any, Any] = {}
-        self._default_tiers = {tier.default_for: tier for tier in self.tiers.values()}
+        #: The tiers of `anonymous` and `authenticated` requests without an assignment.
+        self.default_tiers: dict[str, TierRecord] = {tier.default_for: tier for tier in self.tiers.values()}
         #: Returns the rules that match a request, in ascending priority, then slug.
         self.match: Callable[[Facts], tuple[RuleRecord, ...]] = RuleIndex(self.rules).match
 
@@ -101,10 +91,6 @@ class RuleSet:
                 left_out.append(RejectedRule(str(data.get("slug")), str(error)))
         enforced = snapshot.get("enforcement", True) is not False  # older versions lack it
         return cls(version, tiers, rules, left_out, enforced=enforced)
-
-    def default_tier(self, kind: str) -> TierRecord | None:
-        """Return the tier of `anonymous` or `authenticated` requests without an assignment."""
-        return self._default_tiers.get(kind)
 
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:
@@ -134,14 +120,16 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     tags = [(tier, record.limit.tag) for tier, several in limits.items() for record in several]
     if len(set(tags)) != len(tags):
         raise ValueError("limits: a tier has two limits that would share one counter; keep the lower one.")
+    as_stored: dict[str, Any] = {each.name: data[each.name] for each in fields(RuleRecord) if each.name in data}
     return RuleRecord(
-        **{name: data[name] for name in (*_TAKEN, *_CHOICES)},
-        methods=frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
-        partition_by=tuple(partition_by),
-        cost=cost,
-        count_refusals=count_refusals,
-        limits=limits,
-        sync_interval=sync_interval,
+        **as_stored
+        | {
+            "methods": frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
+            "partition_by": tuple(partition_by),
+            "count_refusals": count_refusals,
+            "limits": limits,
+            "sync_interval": sync_interval,
+        }
     )
 
 

@@ -42,9 +42,6 @@ MAX_ASSIGNMENTS: Final = 20_000
 #: Maximum number of known API keys that one process loads while many unknown ones arrive.
 MAX_KEYS: Final = 200_000
 
-#: A user's id and the hash of an API key; `None` = the caller has none.
-_Caller = tuple[str | None, str | None]
-
 #: Why a caller has this tier: an assignment, TIER_RESOLVER, or neither of them; or this multiplier, or this first day
 #: of months: an assignment.
 Reason = Literal["assignment", "resolver", "default", "multiplier", "anchor"]
@@ -156,7 +153,7 @@ def granted(
     elif slug in tiers:
         tier = tiers[slug]
     else:
-        tier = rules.default_tier("anonymous" if is_anonymous else "authenticated")
+        tier = rules.default_tiers.get("anonymous" if is_anonymous else "authenticated")
     if more is not None:
         multiplier *= more.multiplier
     if own is not None:
@@ -220,27 +217,26 @@ def assigned(
     return _Assigned(tier, starts_at is not None or ends_at is not None, multiplier, number, anchor_day)
 
 
-def _find_caller(caller: _Caller) -> tuple[_Assigned, ...]:
-    """Return the assignments of this caller, the latest first."""
+def _find_caller(caller: tuple[str | None, str | None]) -> tuple[_Assigned, ...]:
+    """Return the assignments of the caller with this user's id and hash of an API key, the latest first."""
     user_id, api_key = caller
-    conditions = [] if api_key is None else [Q(api_key_hash=api_key)]
-    if (pk := user_pk(user_id)) is not None and is_beside_users(models.TierAssignment):
-        conditions.append(Q(user=pk))
-        if (groups := _groups_of(pk)) is not None:
-            conditions.append(Q(group__in=groups))
+    conditions = [*of_user(user_id)]
+    if api_key is not None:
+        conditions.append(Q(api_key_hash=api_key))
     if not conditions:
         return ()
     return tuple([assigned for _, assigned in _in_force(models.TierAssignment.objects.filter(reduce(or_, conditions)))])
 
 
-def _groups_of(pk: Any) -> Any:
-    """Return the groups of this user, for a query's condition; `None` if there are none."""
-    users = get_user_model()
-    try:
+def of_user(user_id: str | None) -> Iterator[Q]:
+    """Yield the conditions that an assignment is of this user, and of one of the user's groups; none if none can be."""
+    users, pk = get_user_model(), user_pk(user_id)
+    if pk is None or not is_beside_users(models.TierAssignment):
+        return
+    yield Q(user=pk)
+    with suppress(FieldDoesNotExist):  # a custom user model without groups
         users._meta.get_field("groups")
-    except FieldDoesNotExist:
-        return None
-    return users._default_manager.filter(pk=pk).values_list("groups", flat=True)
+        yield Q(group__in=users._default_manager.filter(pk=pk).values_list("groups", flat=True))
 
 
 def _in_force(assignments: QuerySet[models.TierAssignment]) -> Iterator[tuple[str, _Assigned]]:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 from tests.browser import ENTER, Browser
 from tests.forecast.traffic import record
 from tests.making import make_rule
@@ -147,7 +147,7 @@ def test_an_attacker_is_denied_for_a_day_in_four_clicks(
     entry = AccessEntry.objects.get()
     assert (entry.kind, entry.action) == ("digest" if reveal == [] else "ip", "deny")
     assert timedelta(days=1) <= entry.expires_at - timezone.now() <= timedelta(days=2)
-    access_cache.forget()
+    storage.forget_entries()
     assert [ask(ATTACKER), ask(CUSTOMER)] == [403, 200]
     assert operator.window.complaints() == []
 

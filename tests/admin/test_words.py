@@ -10,10 +10,11 @@ import pytest
 from django.utils import translation
 
 from django_ratelimiter.admin.formatting import IDENTITY_LABELS, breakable, place_in_words
-from django_ratelimiter.engine.limits import Limit
+from django_ratelimiter.engine.limits import OPTIONS, Limit
 from django_ratelimiter.models import Rule
+from django_ratelimiter.rules import formatting
 from django_ratelimiter.rules.formatting import limit_in_words, moment_in_words, until_in_words
-from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.rules.records import LimitRecord
 from django_ratelimiter.values.partitions import IDENTITIES
 
 
@@ -64,6 +65,12 @@ class TestWords:
     def test_how_long_a_worker_may_sleep(self) -> None:
         record = LimitRecord(Limit(10, 60, "leaky_bucket"), max_delay=1.5)
         assert limit_in_words(record) == "10 per minute, leaky bucket, held for 1.5 seconds at most"
+
+    def test_an_option_without_words_is_told_by_its_name(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(formatting, "OPTIONS", {**OPTIONS, "grace": None})
+        limit = Limit(10, 60, "gcra", burst=20)
+        limit.__dict__["grace"] = 7
+        assert limit_in_words(LimitRecord(limit)) == "10 per minute, GCRA, burst 20, grace 7"
 
     @pytest.mark.parametrize(
         ("values", "words"),

@@ -11,7 +11,7 @@ import redis
 from redis.connection import Connection, ConnectionPool, SSLConnection
 
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine
-from django_ratelimiter.engine.adapters import as_async
+from django_ratelimiter.engine.coroutines import as_async
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 
 CHARGE = Charge("key", Limit(3, 86_400, "token_bucket"))

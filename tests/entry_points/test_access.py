@@ -19,7 +19,7 @@ from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.limiter import charges
 from django_ratelimiter.models import AccessEntry, Tier
 from django_ratelimiter.rules import ttl_cache
-from django_ratelimiter.rules.stored import access_cache, storage
+from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.throttling import RuleThrottle, UserRateThrottle
 from django_ratelimiter.values.digests import whole
 
@@ -146,17 +146,17 @@ class TestRemembering:
     def test_a_change_is_obeyed_when_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1_000.0
         monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
-        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
+        assert storage.access_list().lookup(ADDRESS, None, None) is None
         entry = enter(expires_at=timezone.now() + timedelta(hours=1))
-        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
+        assert storage.access_list().lookup(ADDRESS, None, None) is None
         now += 5
-        found = access_cache.access_list()
+        found = storage.access_list()
         assert found.lookup(ADDRESS, None, None) is not None
         now += 5
-        assert access_cache.access_list() is found  # nothing changed, so nothing is built again
+        assert storage.access_list() is found  # nothing changed, so nothing is built again
         AccessEntry.objects.filter(pk=entry.pk).update(expires_at=timezone.now())
         now += 5
-        assert access_cache.access_list().lookup(ADDRESS, None, None) is None
+        assert storage.access_list().lookup(ADDRESS, None, None) is None
 
     def test_no_query_when_warm(self, django_assert_num_queries: DjangoAssertNumQueries) -> None:
         AccessEntry.objects.bulk_create(
@@ -164,12 +164,12 @@ class TestRemembering:
             for number in range(4096)
         )
         request = RequestFactory(REMOTE_ADDR="198.3.7.9").get("/")
-        access_cache.access_list()  # a process looks for the table once
-        access_cache.forget()
+        storage.access_list()  # a process looks for the table once
+        storage.forget_entries()
         with django_assert_num_queries(1):
-            assert access_cache.access_list().lookup("198.3.7.9", None, None)
+            assert storage.access_list().lookup("198.3.7.9", None, None)
         with django_assert_num_queries(0):
-            assert access_cache.access_list().lookup("198.15.7.9", None, None)
+            assert storage.access_list().lookup("198.15.7.9", None, None)
         limiter.check(RequestFactory().get("/"))
         with django_assert_num_queries(0):
             assert not limiter.check(request).allowed
@@ -180,14 +180,14 @@ class TestRemembering:
         monkeypatch.setattr(storage, "MAX_ENTRIES", 2)
         for last in range(3):
             enter(value=f"192.0.2.{last}")
-        found = access_cache.access_list()
+        found = storage.access_list()
         assert [found.lookup(f"192.0.2.{last}", None, None) is not None for last in range(3)] == [False, True, True]
         assert "more than 2 access entries" in caplog.text
 
     def test_a_row_of_sql_that_cannot_be_read_costs_only_itself(self, caplog: pytest.LogCaptureFixture) -> None:
         enter(value="nonsense")
         enter()
-        assert access_cache.access_list().lookup(ADDRESS, None, None) is not None
+        assert storage.access_list().lookup(ADDRESS, None, None) is not None
         assert "is not in force" in caplog.text
 
 
@@ -202,7 +202,7 @@ class TestByDigest:
         request = RequestFactory().get("/plain/", REMOTE_ADDR=ADDRESS)
         assert limiter.check(request).access.kind == "digest"
         enter(kind="digest", value=f"ip:{digest('ip:127.0.0.1')}")
-        access_cache.forget()
+        storage.forget_entries()
         assert async_to_sync(async_client.get)("/plain/").status_code == 403
         told = [vars(each) for each in caplog.records if each.name == "django_ratelimiter"]
         assert {(each["identity"], each["partition"]) for each in told} == {
@@ -245,6 +245,6 @@ class TestByDigest:
 
     def test_costs_nothing_where_there_is_none(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         enter(value="198.51.100.7")
-        access_cache.access_list()
+        storage.access_list()
         monkeypatch.setattr(charges, "digests_by", None)
         assert ask(client).status_code == 200

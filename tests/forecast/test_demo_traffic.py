@@ -6,8 +6,8 @@ import pytest
 from django.core.management import call_command
 from django.db.models import Count, F, Sum
 
+from django_ratelimiter.forecast.evaluate import BEFORE
 from django_ratelimiter.forecast.samples import Samples, read_period
-from django_ratelimiter.forecast.tally import BEFORE
 from django_ratelimiter.models import TopCaller, TopPartition, UsageBucket
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector.partitions import MAX_PARTITIONS
@@ -30,8 +30,8 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
     rejected = 0
     for each in cache.current_rules().rules:
         if each.partition_by:
-            for period in map(read_period, ("yesterday", "7d")):
-                found = Samples(each, each, period.period).forecast()
+            for _name, period in map(read_period, ("yesterday", "7d")):
+                found = Samples(each, each, period).forecast()
                 assert found.sampled >= 12
             assert found.rejected is not None
             low, _about, high = found.effect(BEFORE).requests
@@ -53,6 +53,6 @@ def compare_top_callers_with_totals() -> None:
             compared += 1
     assert compared > 100
     assert {*TopCaller.objects.values_list("identity", flat=True)} == {"user", "ip", "api_key"}
-    week = Report(read_period("7d").period)
+    week = Report(read_period("7d")[1])
     assert week.counts_once
     assert week.together.requests == sum(each.figures.requests for each in week.totals)  # none matches two rules

@@ -10,8 +10,8 @@ import pytest
 
 from django_ratelimiter.engine import Algorithm, Limit
 from django_ratelimiter.forecast.answer import CALLERS, REQUESTS, RuleForecast
+from django_ratelimiter.forecast.evaluate import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, all_callers
 from django_ratelimiter.forecast.samples import Samples
-from django_ratelimiter.forecast.tally import AFTER, BEFORE, NEWLY, NO_LONGER, NOTHING, Range, all_callers
 from django_ratelimiter.models import Tier, TierAssignment, UsageSample
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 from django_ratelimiter.rules.ruleset import rule_from
@@ -240,7 +240,7 @@ def test_other_quotas_reject_what_a_rule_with_them_rejects(algorithm: str) -> No
     found = Samples(after, after, PERIOD).with_other_quotas()
     assert [each.limits["free"][0].limit.quota for each, _rejected in found] == [4, 10, 20, 40, 100]
     for changed, rejected in found:
-        assert rejected == forecast(after, changed).tally.total.found(CALLERS, AFTER).about
+        assert rejected == forecast(after, changed).tally.found(CALLERS, AFTER).about
     assert found[0][1] > found[2][1] > found[4][1] == 0
 
 

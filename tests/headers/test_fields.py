@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision, Result, decide
 from django_ratelimiter.engine.base import Charge, Verdict, Version
-from django_ratelimiter.headers import rejection_response, response_fields, write_fields
+from django_ratelimiter.headers import rejection_response, response_fields
+from django_ratelimiter.headers.fields import write_fields
 from django_ratelimiter.rules.ruleset import rule_from
 
 from ..rules.build import limit_data, rule_data

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from django_ratelimiter.decision import Result, decide
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
 from django_ratelimiter.headers import response_fields
-from django_ratelimiter.rules.ruleset import LimitRecord, rule_from
+from django_ratelimiter.rules.records import LimitRecord
+from django_ratelimiter.rules.ruleset import rule_from
 
 from ..rules.build import rule_data
 from .test_fields import ALLOWED, decision, limit, results

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.headers import PROBLEM_JSON, rejection_response
+from django_ratelimiter.headers import rejection_response
+from django_ratelimiter.headers.responses import PROBLEM_JSON
 
 from .test_fields import ALLOWED, DENIED, NEVER, decision, limit, results
 

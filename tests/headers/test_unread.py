@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.call import Answer, Call
-from django_ratelimiter.headers import fields, rejection_response, response_fields, syntax, words_of, write_fields
+from django_ratelimiter.headers import fields, rejection_response, response_fields, syntax, words_of
+from django_ratelimiter.headers.fields import write_fields
 from django_ratelimiter.headers.syntax import LARGEST_INTEGER
 from django_ratelimiter.limiter.templates import RuleTemplates
 from django_ratelimiter.rules.ruleset import rule_from

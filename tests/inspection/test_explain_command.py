@@ -15,7 +15,7 @@ from django.test import Client
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 from tests.making import MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
@@ -79,7 +79,7 @@ def test_a_reference_alone_asks_for_the_caller(
     client.force_login(User.objects.get(username="ann"))
     reference = [client.get("/hello/", headers={"X-Org": "a"}) for _ in range(2)][1]["X-RateLimit-Reference"]
     lines = run("--reference", reference).splitlines()
-    assert f"! Enter the caller's values to see the counter that rejected. Not known here: {counted_by}." in lines
+    assert f"! Not known here, so treated as missing: {counted_by}. Enter the values." in lines
     assert lines[1].startswith(f"Not known without {counted_by}, which these rules count by: all.")
     [tier] = [each for each in lines if each.startswith("Tier: ")]
     assert tier.startswith("Tier: not known, as only the digest of this caller is known")
@@ -111,20 +111,20 @@ def test_the_reference_of_a_caller_who_is_denied_now(make_rule: MakeRule, client
     make_rule("hello", quota=1, partition_by=["ip"], path="/hello/", path_kind="exact", methods=["GET"])
     reference = [client.get("/hello/") for _ in range(2)][1]["X-RateLimit-Reference"]
     entry = AccessEntry.objects.create(action="deny", kind="ip", value="127.0.0.0/30", reason="scraper")
-    access_cache.forget()
+    storage.forget_entries()
     denied = run("--reference", reference, "--ip", "127.0.0.1")
     assert "! An access entry denies this caller: every request is rejected. (127.0.0.0/30: scraper)" in denied
     assert "of the counters below" not in denied
     entry.delete()
-    access_cache.forget()
+    storage.forget_entries()
     elsewhere = run("GET", "/nowhere/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! The rule that rejected does not apply to this request now: hello." in elsewhere
+    assert "! None of the counters below is the one that rejected: it was another caller or path" in elsewhere
 
 
-def test_the_reference_of_a_limit_in_code_is_said_to_be_one(client: Client, db: None) -> None:
+def test_the_reference_of_a_limit_in_code_has_no_counter_here(client: Client, db: None) -> None:
     reference = [client.get("/coded/") for _ in range(6)][-1]["X-RateLimit-Reference"]
     text = run("GET", "/coded/", "--reference", reference, "--ip", "127.0.0.1")
-    assert "! A limit in code rejected, which is not decided here: code:" in text
+    assert "it was another caller or path or a limit in code" in text
 
 
 def test_json_says_whether_the_counter_of_a_reference_is_there(make_rule: MakeRule, client: Client) -> None:

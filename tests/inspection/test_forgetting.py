@@ -13,7 +13,7 @@ from django.core.management import CommandError, ManagementUtility, call_command
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 
 from ..test_unreachable import unreachable
 from .test_counters import ask
@@ -70,8 +70,8 @@ def test_the_command_removes_what_it_can_and_says_what_stays(
         "  usage by digest, of other values too or not collected yet: 8 days (samples), 100 days (hours)",
     ]
     assert rows() == [2, 3, 1, 1]
-    for cache in (tiers, access_cache):
-        cache.forget()
+    tiers.forget()
+    storage.forget_entries()
     assert ask(user).allowed
     assert forget("ip:192.0.2.4").partition("\n")[0].endswith("): nothing was stored")
 

@@ -13,7 +13,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.inspection.caller import Caller, caller_of
-from django_ratelimiter.inspection.reset import Outcome, log_of, reset
+from django_ratelimiter.inspection.reset import log_of, reset
 from django_ratelimiter.models import Rule
 
 from ..limiter.test_limiter import Broken
@@ -22,7 +22,7 @@ from .test_counters import ask, counter
 pytestmark = pytest.mark.django_db
 
 AddRule = Callable[..., Rule]
-Do = Callable[..., Outcome]
+Do = Callable[..., tuple[str, bool]]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def caller(user: User) -> Caller:
 def do(operator: User, caller: Caller) -> Do:
     """Reset counters of the caller: `do("export:c60")`; without names, all."""
 
-    def reset_them(*names: str, reason: str = "he called") -> Outcome:
+    def reset_them(*names: str, reason: str = "he called") -> tuple[str, bool]:
         return reset(operator, caller, names, reason)
 
     return reset_them
@@ -52,9 +52,9 @@ def test_resets_all_counters_and_says_that_it_took(
         add_rule(slug, ["user"], quota=2)
     add_rule("all", [])
     ask(user, 2)
-    outcome = do()
-    assert outcome.text == "Reset 2 counters: export, search. Checked: none of them blocks the caller now."
-    assert outcome.took
+    text, took = do()
+    assert text == "Reset 2 counters: export, search. Checked: none of them blocks the caller now."
+    assert took
     assert ask(user).allowed
     assert counter(caller, "all").used == 3  # all callers' counter is left alone
     [entry] = LogEntry.objects.all()
@@ -83,7 +83,7 @@ def test_a_lease_that_hangs_is_freed_by_a_reset_of_its_counter(
     ask(user, 2)
     jobs = counter(caller, "jobs")
     assert (jobs.blocked, jobs.charge.limit.holds_leases) == (True, True)
-    assert do(jobs.name).text == "Reset 1 counter: jobs. Checked: none of them blocks the caller now."
+    assert do(jobs.name)[0] == "Reset 1 counter: jobs. Checked: none of them blocks the caller now."
     assert counter(caller, "jobs").used == 0
 
 
@@ -128,9 +128,9 @@ def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
         monkeypatch.setattr(engine, "peek", Broken().peek)
 
     monkeypatch.setattr(engine, "reset", lost_afterwards)
-    outcome = do()
-    assert not outcome.took
-    assert outcome.text.endswith("It could not be checked, because Redis does not answer now.")
+    text, took = do()
+    assert not took
+    assert text.endswith("It could not be checked, because Redis does not answer now.")
     assert ask(user).allowed  # it was done
 
 
@@ -146,6 +146,6 @@ def test_who_is_blocked_again_at_once_is_said_to_be(
         ask(user, 2)
 
     monkeypatch.setattr(get_engine(), "reset", outpaced)
-    outcome = do()
-    assert outcome.text == "Reset 1 counter: export. Still blocked by: export."
-    assert not outcome.took
+    text, took = do()
+    assert text == "Reset 1 counter: export. Still blocked by: export."
+    assert not took

@@ -16,7 +16,7 @@ from django_ratelimiter.engine import Limit
 from django_ratelimiter.engine.base import Engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter.charges import InlineRule
-from django_ratelimiter.rules.ruleset import LimitRecord, RuleRecord
+from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 
 from ..making import Clock, MakeRule
 

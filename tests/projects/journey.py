@@ -125,10 +125,10 @@ class Journey:
         from django.test import Client
 
         from django_ratelimiter.rules import cache, tiers
-        from django_ratelimiter.rules.stored import access_cache
+        from django_ratelimiter.rules.stored import storage
 
         tiers.forget()
-        access_cache.forget()
+        storage.forget_entries()
         cache._mark_outdated()
         assert [self.visitor.get("/hello/").status_code for _ in range(5)] == [200] * 3 + [429] * 2
         ada = Client(REMOTE_ADDR="192.0.2.1")

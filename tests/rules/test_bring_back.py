@@ -18,9 +18,14 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, Tie
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
-from django_ratelimiter.rules.stored.history.back import NothingToBringBack, bring_back, plan_back
+from django_ratelimiter.rules.stored.history.back import (
+    NotApplied,
+    NothingToBringBack,
+    RulesHaveChanged,
+    bring_back,
+    plan_back,
+)
 from django_ratelimiter.rules.stored.history.changes import Change, FieldChange, diff, summary
-from django_ratelimiter.rules.stored.history.rows import NotApplied, RulesHaveChanged
 
 from .build import rule_data, snapshot
 from .rows import make_rule
@@ -187,10 +192,9 @@ class TestVersion:
 
     def test_one_of_an_earlier_release_lacks_columns(self) -> None:
         rule = make()
-        Rule.objects.update(description="ours")
         version = stored()
         row = RuleSetVersion.objects.get(number=version.number)
-        for name in ("description", "count_refusals", "charge_when", "sync_interval_ms"):
+        for name in ("count_refusals", "charge_when", "sync_interval_ms"):
             del row.snapshot["rules"][0][name]
         for name in ("generation", "slots", "refill", "max_delay_ms"):
             del row.snapshot["rules"][0]["limits"][0][name]
@@ -200,7 +204,7 @@ class TestVersion:
         rule.save()
         back_to(version)
         rule.refresh_from_db()
-        assert (rule.count_refusals, rule.mode, rule.description) == (False, "enforce", "ours")
+        assert (rule.count_refusals, rule.mode) == (False, "enforce")
 
     def test_the_switch_stays_as_it_is(self) -> None:
         cache.switch_enforcement(False)

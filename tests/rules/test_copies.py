@@ -23,7 +23,7 @@ from django_ratelimiter.decorators import ratelimit
 from django_ratelimiter.engine import EngineUnavailable, MemoryEngine, StaleRules
 from django_ratelimiter.models import AccessEntry, RuleSetState, Tier, TierAssignment
 from django_ratelimiter.rules import cache, reading, tiers
-from django_ratelimiter.rules.stored import access_cache, published, storage, versions
+from django_ratelimiter.rules.stored import published, storage, versions
 from django_ratelimiter.usage.collector.collect import collect
 
 from ..limiter.test_limiter import Broken
@@ -44,7 +44,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(cache, "copying", reading.Turns())
         monkeypatch.setattr(published, "_latest", None)
         monkeypatch.setattr(published, "_entries_at", float("-inf"))
-        access_cache.forget()
+        storage.forget_entries()
         tiers.forget()
 
     monkeypatch.setattr(reading, "PATIENCE", 60.0)

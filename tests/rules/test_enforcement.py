@@ -16,7 +16,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.stored import access_cache, storage, versions
+from django_ratelimiter.rules.stored import storage, versions
 from django_ratelimiter.signals import rules_committed
 
 from ..limiter.test_limiter import Broken
@@ -71,7 +71,7 @@ def test_off_and_on_are_versions_of_their_own() -> None:
 
 def test_while_stopped_nothing_is_decided_counted_or_told(client: Client, redis_client: redis.Redis) -> None:
     AccessEntry.objects.create(kind="ip", value="192.0.2.1")
-    access_cache.forget()
+    storage.forget_entries()
     assert [client.get("/hello/").status_code for _ in range(2)] == [200, 429]
     assert client.get("/hello/", REMOTE_ADDR="192.0.2.1").status_code == 403
     before = counted(redis_client)
@@ -123,7 +123,7 @@ def test_a_process_is_told_by_its_next_decision(now: list[float]) -> None:
 
 def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: list[float]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert ask().access
     cache.switch_enforcement(False)
     found = told_elsewhere(now)
@@ -132,7 +132,7 @@ def test_a_process_whose_every_caller_is_denied_is_told_within_a_second(now: lis
 
 def test_looking_at_the_limits_of_a_denied_caller_asks_for_no_version(now: list[float]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert ask().access
     cache.switch_enforcement(False)
     act_as_another_process()
@@ -160,7 +160,7 @@ def test_process_in_memory_reads_the_rules_again_when_they_are_old(now: list[flo
 def test_without_redis_a_denied_caller_stays_denied(away: None, monkeypatch: pytest.MonkeyPatch, interval: int) -> None:
     monkeypatch.setitem(cache.settings.__dict__, "VERSION_CHECK_INTERVAL", interval)
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     assert [ask().access is not None for _ in range(2)] == [True, True]
 
 

@@ -24,7 +24,7 @@ from django_ratelimiter.checks import project
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRules, Version
 from django_ratelimiter.engine.redis import RedisEngine
-from django_ratelimiter.engine.redis.connections import async_transport, handshake
+from django_ratelimiter.engine.redis.connections import async_transport
 from django_ratelimiter.exceptions import WrongRedis
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.reset import reset
@@ -238,7 +238,7 @@ def test_redis_out_of_reach_is_not_taken_for_an_empty_one(monkeypatch: pytest.Mo
     assert not cache.enforcement_enabled()
 
 
-PAUSES = versions.PUBLISH_PAUSES  # tests do without
+PAUSES = published.PAUSES  # tests do without
 
 
 def test_rules_saved_during_an_outage_hold_when_redis_is_back(
@@ -279,7 +279,7 @@ def test_a_version_that_a_moved_address_lacks_is_published_there(
     monkeypatch.setattr(async_transport, "CALLS_IN_THREADS", 0)
     monkeypatch.setattr("django_redis.pool.ConnectionFactory._pools", {})
     if not tells_its_run:
-        monkeypatch.setattr(handshake, "_run_of", lambda *replies: None)
+        monkeypatch.setattr("django_ratelimiter.engine.redis.connections.server._run_of", lambda *replies: None)
     with SlowProxy(former.port, 0.0) as address:
         at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": address.url}
         settings.CACHES = {"default": at, "ratelimit": at}
@@ -340,7 +340,7 @@ def test_a_process_that_has_just_begun_publishes_over_a_slow_network(
     redis_server: Callable[..., RedisServer], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a management command does: its first connection takes longer to make than a decision may wait."""
-    monkeypatch.setattr(versions, "PUBLISH_PAUSES", PAUSES)
+    monkeypatch.setattr(published, "PAUSES", PAUSES)
     server = redis_server()
     with SlowProxy(server.port, 0.15) as proxy:
         at = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": proxy.url.replace("/0", "/1")}

@@ -20,7 +20,7 @@ from django_ratelimiter.limiter.charges import build_charges, limit_request
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers, ttl_cache
 from django_ratelimiter.rules.ruleset import RuleSet
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.tiers import Entitlement, entitlement_for
 from django_ratelimiter.values.access import NOBODY
 
@@ -223,7 +223,7 @@ class TestErrors:
                 entitlement(rules, ip="192.0.2.7") == ("pro", 1),
                 tiers.is_known_api_key(HASH),
                 tiers.resolve_api_key(HASH) == "pro",
-                bool(access_cache.access_list()),
+                bool(storage.access_list()),
             ]
 
         with override_settings(RATELIMITER={"API_KEY_RESOLVER": f"{__name__}.owner_of"}):

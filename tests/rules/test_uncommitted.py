@@ -19,7 +19,7 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import StaleRules, Version
 from django_ratelimiter.models import AccessEntry, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.stored import access_cache, storage, tables, uncommitted, versions
+from django_ratelimiter.rules.stored import storage, tables, uncommitted, versions
 from django_ratelimiter.usage.collector.collect import collect
 
 from .rows import held, make_rule
@@ -145,14 +145,14 @@ def test_a_number_that_a_savepoint_has_taken_and_given_back_reaches_nobody(limit
 
 def test_what_needs_no_charge_asks_the_engine_nothing_meanwhile(limit: RuleLimit, asked: list[Any]) -> None:
     AccessEntry.objects.create(kind="ip", value="127.0.0.0/8")
-    access_cache.forget()
+    storage.forget_entries()
     with transaction.atomic():
         limit.delete()
         asked.clear()
         cache._state.checked_at = float("-inf")
         assert ask().access
         AccessEntry.objects.all().delete()
-        access_cache.forget()
+        storage.forget_entries()
         assert ask().results == ()
         assert asked == []
         assert cache.is_version_check_due(cache._state.rules)  # nobody has asked in the place of other threads

@@ -56,9 +56,9 @@ def test_clearing_deletes_no_key_of_anybody_else(redis_client: redis.Redis) -> N
 
 
 def test_clearing_forgets_what_was_counted_in_an_outage() -> None:
-    assert [fallback.local.check([CHARGE], 1.0)[0].allowed for _ in range(2)] == [True, False]
+    assert [fallback.local.check([CHARGE])[0].allowed for _ in range(2)] == [True, False]
     clear_counts()
-    assert fallback.local.check([CHARGE], 1.0)[0].allowed
+    assert fallback.local.check([CHARGE])[0].allowed
 
 
 def test_clearing_within_rules_of_a_test() -> None:

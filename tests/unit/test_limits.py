@@ -207,11 +207,21 @@ def test_a_share_that_cannot_be_reckoned_exactly() -> None:
     assert whole.scaled(0.5) == whole
 
 
-@given(limit=limits(), share=st.floats(0.000_1, 1), least=st.integers(1, 10))
-def test_a_share_is_a_limit_again(limit: Limit, share: float, least: int) -> None:
-    part = limit.scaled(share, min(least, limit.capacity))
-    assert part.capacity <= limit.capacity
-    assert part.tag == limit.tag
+@given(limit=limits(), factor=st.decimals("0.001", "99999.999", places=3), least=st.integers(1, 10))
+def test_a_limit_times_a_factor_counts_as_before(limit: Limit, factor: Decimal, least: int) -> None:
+    found = limit.times(factor, min(least, limit.capacity))
+    assert found.tag == limit.tag
+    assert found.capacity >= min(least, limit.capacity)
+    assert factor > 1 or found.capacity <= limit.capacity
+
+
+def test_a_factor_multiplies_quota_burst_and_soft_quota_up_to_their_maxima() -> None:
+    limit = Limit(10, 60, "token_bucket", burst=25, soft_quota=5)
+    assert limit.times(2) == Limit(20, 60, "token_bucket", burst=50, soft_quota=10)
+    assert limit.times(0.5) == Limit(5, 60, "token_bucket", burst=12, soft_quota=2)
+    assert limit.times(0.001) == Limit(1, 60, "token_bucket", burst=1)
+    assert Limit(8_000, 60, "sliding_window_log").times(2).quota == 10_000
+    assert Limit(2**47, 60, "fixed_window").times(9).quota == 2**48 - 1
 
 
 def test_what_is_just_right() -> None:

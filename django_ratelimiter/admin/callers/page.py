@@ -147,14 +147,14 @@ def _reset(page_of: Any, request: HttpRequest, caller: Caller) -> HttpResponse:
     """Reset the counter of the pressed button, or all, and show the result of the check."""
     names = list(filter(None, [request.POST["reset"]]))
     try:
-        outcome = reset(request.user, caller, names, request.POST.get("reason", ""))
+        text, took = reset(request.user, caller, names, request.POST.get("reason", ""))
     except EngineUnavailable as error:
         text = _("Redis did not answer, so this may have been done only in part, or not at all: %(why)s")
         messages.error(request, text % {"why": error})
     except ValidationError as error:
         messages.error(request, _("Nothing was changed. %(why)s") % {"why": " ".join(error.messages)})
     else:
-        messages.add_message(request, messages.SUCCESS if outcome.took else messages.WARNING, outcome.text)
+        messages.add_message(request, messages.SUCCESS if took else messages.WARNING, text)
     return HttpResponseRedirect(_url(page_of, request.GET))
 
 

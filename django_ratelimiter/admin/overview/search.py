@@ -23,7 +23,7 @@ from ...conf import is_alias, settings
 from ...exceptions import EngineUnavailable
 from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of
-from ...inspection.references import digests_of, find_reference, known_rules, rules_of
+from ...inspection.references import digests_of, known_rules, rules_of
 from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
@@ -234,13 +234,12 @@ def _references(text: str, viewer: Viewer) -> Iterator[Match]:
 
     That page tells one from the other.
     """
-    try:
-        reference = find_reference(text) if viewer.sees_callers else parse_reference(text, known_rules())
-        digests = digests_of(reference) if reference and viewer.sees_callers else []
-    except EngineUnavailable:
-        reference, digests = parse_reference(text, known_rules()), []
+    reference, digests = parse_reference(text, known_rules()), list[str]()
     if reference is None:
         return
+    if viewer.sees_callers:
+        with suppress(EngineUnavailable):
+            digests = digests_of(reference)
     for digest in digests:
         yield Match(_("Caller"), str(reference), viewer.digest_url(digest, rule=rules_of(reference)[0]))
     if not digests and viewer.sees_rules:

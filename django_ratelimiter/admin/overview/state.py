@@ -26,11 +26,11 @@ from ...engine import breaker
 from ...engine.base import Version
 from ...engine.breaker import open_breakers
 from ...exceptions import EngineUnavailable
+from ...identity import untrusted
 from ...identity.proxies import trusting
 from ...inspection.counters import shared_counters
 from ...inspection.references import everybody
 from ...inspection.words import at_limit_in_words
-from ...limiter import untrusted
 from ...models import RuleSetVersion, UsageBucket, UsageEpisode
 from ...rules import cache
 from ...rules.formatting import moment_in_words, units, until_in_words

@@ -10,6 +10,7 @@ from django.contrib.admin.helpers import AdminForm
 from django.contrib.admin.widgets import AdminIntegerFieldWidget, AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
+from django.db.models import PositiveBigIntegerField
 from django.http import HttpRequest
 from django.utils.datastructures import MultiValueDict
 from django.utils.functional import cached_property
@@ -23,7 +24,7 @@ from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS, validate_identities
-from ...rules.stored.history.log import first_generation
+from ...rules.stored.storage import committed_version
 from ...values.partitions import IDENTITIES
 from ..forecast import UnsavedForm
 from ..formatting import IDENTITY_LABELS
@@ -163,7 +164,9 @@ def _choices() -> list[tuple[str, Any]]:
 
 
 #: The fields of a limit with a number of units.
-_UNITS: Final = frozenset(("quota", "burst", "soft_quota"))
+_UNITS: Final = frozenset(
+    [each.name for each in RuleLimit._meta.concrete_fields if isinstance(each, PositiveBigIntegerField)]
+)
 
 
 class KeepStoredChoicesForm(forms.ModelForm):
@@ -373,10 +376,13 @@ class RuleLimitFormSet(forms.BaseInlineFormSet):
 
     @cached_property
     def _generation(self) -> int:
-        """The generation of new limits: a new rule must not use the counters of a deleted one with its name."""
+        """The generation of new limits: a new rule must not use the counters of a deleted one with its name.
+
+        Each reset raises a generation by 1 and makes a version, so none has reached the number of this version.
+        """
         if self.initial_forms:
             return int(max(other.instance.generation for other in self.initial_forms))
-        return first_generation(self.instance.slug)
+        return committed_version().number
 
     def save_existing_objects(self, commit: bool = True) -> list[RuleLimit]:
         """Save changed rows under their old keys, but insert them as new: two may have swapped their windows.

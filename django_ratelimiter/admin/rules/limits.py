@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 from zoneinfo import available_timezones
 
 from django import forms
@@ -127,6 +127,11 @@ def _pace(limit: Limit) -> str:
     return _("about one per %(seconds)s seconds") % {"seconds": number_format(f"{float(time) / 1e6:.4g}")}
 
 
+#: The fields of a limit that come first; the others follow in the order of the model.
+_FIRST: Final = ("tier", "unlimited", "quota", "window_seconds", "soft_quota", "algorithm")
+_OPTIONS: Final = [each.name for each in RuleLimit._meta.concrete_fields if each.name in NOT_GIVEN]
+
+
 class RuleLimitInline(admin.StackedInline):
     """The limits of a rule, on its own page."""
 
@@ -134,23 +139,7 @@ class RuleLimitInline(admin.StackedInline):
     form = RuleLimitForm
     formset = RuleLimitFormSet
     verbose_name_plural = gettext_lazy("How much: limits per tier")
-    fields = (
-        "tier",
-        "unlimited",
-        "quota",
-        "window_seconds",
-        "soft_quota",
-        "algorithm",
-        "calendar",
-        "timezone",
-        "anchor_day",
-        "anchor",
-        "burst",
-        "refill",
-        "slots",
-        "max_delay_ms",
-        "in_words",
-    )
+    fields = (*dict.fromkeys((*_FIRST, *_OPTIONS)), "in_words")
     readonly_fields = ("in_words",)
     max_num = MAX_LIMITS
 

@@ -14,7 +14,7 @@ from ...conf import script_name
 from ...middleware import exempt_paths
 from ...models import Rule
 from ...rules.formatting import listed
-from ...rules.routes import View, missed_spellings, unknown_names, views, views_of
+from ...rules.routes import View, unknown_names, views, views_of
 from ..formatting import breakable, place_in_words, unknown_in_words
 
 
@@ -44,7 +44,7 @@ def views_in_words(rule: Rule) -> str:
     if not names:
         return _("Matches no view.") + " " + " ".join([*doubts(rule), _or_else(rule)]).strip()
     text = ngettext("Matches %(count)d view: %(names)s", "Matches %(count)d views: %(names)s", len(names))
-    return " ".join([text % {"count": len(names), "names": f"{listed(names)}."}, *_missed(rule)])
+    return text % {"count": len(names), "names": f"{listed(names)}."}
 
 
 def _or_else(rule: Rule) -> str:
@@ -85,18 +85,7 @@ def doubts(rule: Rule) -> list[str]:
             "prefix, so this rule probably matches no request."
         )
         sentences.append(text % {"prefix": prefix})
-    return [*sentences, *_missed(rule)]
-
-
-def _missed(rule: Rule) -> list[str]:
-    """Return a sentence that names the paths in other languages that the rule does not match, if there are any."""
-    missed = limited(missed_spellings(rule), rule)
-    if not missed:
-        return []
-    text = _(
-        "It does not match %(paths)s, in other languages. To limit all of them, choose the view %(names)s instead."
-    )
-    return [text % {"paths": listed(dict.fromkeys(view.start for view in missed)), "names": listed(names_of(missed))}]
+    return sentences
 
 
 def place_with_doubts(rule: Rule) -> str:

@@ -12,10 +12,9 @@ from math import inf
 from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
-from ..adapters import ImmediateAdapter, as_async
 from ..base import Charge, Verdict, Version, receipts_of
 from ..call import Answer, Call, CounterStates, LocalAnswer
-from ..coroutines import finished, run_sync
+from ..coroutines import ImmediateAdapter, as_async, finished, run_sync
 from ..usage import field_of, outcome_of
 from .store import Hand, LocalCounters
 
@@ -53,19 +52,19 @@ class AsyncLocalFirstEngine:
 
         reject: the call is rejected already.
         """
-        counters, template = self.counters, call.template
-        if template.locals or (receipts and any(each.charge.is_local for each in receipts)):
+        counters, terms = self.counters, call.template.local
+        if terms.alone or (receipts and any(each.charge.is_local for each in receipts)):
             return self.check_partly(call, version, receipts)
         is_special = counters.held or counters.denial_memory or reject or not counters.usage.is_empty
-        if not (template.is_fetched or is_special):
+        if not (terms.is_fetched or is_special):
             return None
         now = counters.now()
-        comes_again = template.is_fetched and counters.comes_again(call, now)
+        comes_again = terms.is_fetched and counters.comes_again(call, now)
         if not (comes_again or is_special):
             return None
         with counters.lock:
             is_due = version is not None and now >= counters.due_at
-            if not is_due and comes_again is template.is_fetched:
+            if not is_due and comes_again is terms.is_fetched:
                 answer = counters.decide(call, version, now, rejected=reject and comes_again, refunds=bool(receipts))
                 if answer is not None:
                     return answer
@@ -96,7 +95,7 @@ class AsyncLocalFirstEngine:
 
     async def check_partly(self, call: Call, version: int | Version | None, receipts: Sequence[Verdict]) -> Answer:
         """Decide what is purely local in memory, and the others as ever. All or nothing."""
-        counters, local = self.counters, call.template.locals
+        counters, local = self.counters, call.template.local.alone
         others = [place for place in range(len(call)) if place not in local]
         ours, theirs = ([each for each in receipts if each.charge.is_local is kind] for kind in (True, False))
         part, mine, began = call.part(others), call.part(local), counters.now()

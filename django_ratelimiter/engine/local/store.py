@@ -143,11 +143,12 @@ class LocalCounters:
     def comes_again(self, call: Call, now: float) -> bool:
         """Return whether a caller was seen lately; else note that all of the call are seen now. Needs no lock."""
         seen, partitions, comes_again = self.seen, call.partitions, False
-        for place in call.template.callers:
+        terms = call.template.local
+        for place in terms.callers:
             comes_again |= seen.get(partitions[place], now) > now
         if not comes_again:
-            for place in call.template.callers:
-                seen[partitions[place]] = now + call.template.sync_interval
+            for place in terms.callers:
+                seen[partitions[place]] = now + terms.interval
         if len(seen) > self.max_counters:
             seen.clear()
         return comes_again
@@ -159,8 +160,8 @@ class LocalCounters:
 
         rejected: the call is rejected already. refunds: if it is rejected, the engine must refund something.
         """
-        template, charges = call.template, call.template.charges
-        hands, waits, is_known = [], [0] * len(charges), template.is_fetched
+        charges, terms = call.template.charges, call.template.local
+        hands, waits, is_known = [], [0] * len(charges), terms.is_fetched
         for place, hand in enumerate(map(self.hands.get, call.names())):
             charge = charges[place]
             if hand is None or not (hand.ahead_us and hand.is_of(charge, version)):
@@ -187,8 +188,8 @@ class LocalCounters:
             leads.append(hand.at_us - at_us)  # a receipt names the time at which the units were charged
         answer = LocalAnswer.of(call, CounterStates(at_us, remaining, waits, resets, leads))
         answer.is_rejected = rejected
-        for place in template.callers:
-            self.seen[call.partitions[place]] = now + template.sync_interval * KEPT_INTERVALS
+        for place in terms.callers:
+            self.seen[call.partitions[place]] = now + terms.interval * KEPT_INTERVALS
         self.count(answer)
         return answer
 
@@ -196,10 +197,10 @@ class LocalCounters:
         """Count a call that was decided here. so_far: how its request was counted, if not as its template says."""
         template = answer.charges.template
         if template.is_counted:
-            counted = template.kept.get(LocalCounters)  # if all of its charges are allowed
+            counted = template.local.counted
             if counted is None:
                 allowed = "a" * len(template.charges)
-                counted = template.kept[LocalCounters] = joined(lines_of(template.charges), allowed, template.so_far)
+                counted = template.local.counted = joined(lines_of(template.charges), allowed, template.so_far)
             if so_far or not answer.is_local or any(answer.states.waits):
                 counted = name_of(field_of(answer, so_far=so_far or template.so_far), answer)
             self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
@@ -212,7 +213,7 @@ class LocalCounters:
         Afterwards call `settle`, or `forget` these. comes_again: else it only gives back.
         """
         template, fetching, wants, returned = call.template, {}, [0] * len(call), self._due(call, now)
-        for place, name in enumerate(call.names() if comes_again or not template.is_exact else ()):
+        for place, name in enumerate(call.names() if comes_again or not template.local.is_exact else ()):
             cost, hand = template.charges[place].cost, self.hands.get(name)
             fetches = comes_again and cost > 0
             if hand is None and fetches and self._has_room(now):

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..algorithms import ALLOW, STEPS, Allow, State, Steps
+from ..algorithms import STEPS, Allow, State, Steps
 from ..base import Charge, Verdict
-from ..call import Call, CallTemplate, CounterStates
+from ..call import Call, CounterStates
 from ..limits import EXACT, Terms
+from ..shapes import in_steps
 
-#: The counter's name, the charge, the steps of its algorithm, its limit's terms, and its `Allow`. Terms of `None`
-#: depend on the time; without an `Allow` the charge must be decided step by step.
+#: The counter's name, then as in `InSteps`.
 Named = tuple[str, Charge, Steps, Terms | None, Allow | None]
-
-#: The common part of a charge in all calls of a template: start and end of its name, then as in `Named`.
-Prepared = tuple[str, str, Charge, Steps, Terms | None, Allow | None]
 
 #: The result of `decide` for one charge: name, charge, steps, terms, state, remaining, x, y, at_us, delay, passes.
 _Found = tuple[str, Charge, Steps, Terms, State | None, int, int, int, int, int, bool]
@@ -50,12 +47,13 @@ class MemoryCounters:
 
     def named(self, call: Call) -> list[Named]:
         """Return the charges of a call, without keys, and the names of their counters."""
-        parts = call.template.kept.get(MemoryCounters) or prepared(call.template)
-        named: list[Named] = [
+        parts = call.template.in_steps
+        if parts is None:
+            parts = call.template.in_steps = [*map(in_steps, call.template.names, call.template.charges)]
+        return [
             (before + partition + after, charge, steps, terms, allow)
             for (before, after, charge, steps, terms, allow), partition in zip(parts, call.partitions, strict=True)
         ]
-        return named
 
     def decide(
         self,
@@ -74,9 +72,9 @@ class MemoryCounters:
         """
         if spending and not (reject or ahead or wants) and (charged := self._allow(named, now)) is not None:
             return charged
-        leads = [0 if each[1].limit.is_by_the_clock else ahead for each in named] if ahead else [0] * len(named)
+        leads = [0 if charge.limit.is_by_the_clock else ahead for _, charge, *_ in named] if ahead else [0] * len(named)
         found = [self._look(each, now + lead) for each, lead in zip(named, leads, strict=True)]
-        rejected = reject or not all(each[10] or not each[1].gating for each in found)
+        rejected = reject or not all(each[10] or not each[1].gating for each in found)  # passes; by name takes longer
         taken = [0] * len(found)
         if wants:
             if spending and not rejected:
@@ -97,10 +95,10 @@ class MemoryCounters:
             name, limit = _name(verdict.charge), verdict.charge.limit
             counter = self._by_name.get(name)
             if counter and verdict.spent:
-                spent, at = verdict.spent, verdict.spent_at_us
-                state = STEPS[limit.algorithm].refund(counter[0], spent, at, limit.terms_at(at))
-                if state:
-                    self._by_name[name] = state, counter[1]
+                (state, expires_at), at = counter, verdict.spent_at_us
+                refunded = STEPS[limit.algorithm].refund(state, verdict.spent, at, limit.terms_at(at))
+                if refunded:
+                    self._by_name[name] = refunded, expires_at
             verdict.mark_refunded()
 
     def _allow(self, named: Sequence[Named], now: int) -> CounterStates | None:
@@ -199,21 +197,9 @@ class MemoryCounters:
 
     def _extend(self, name: str, until_us: int) -> None:
         """Extend the expiry of a counter charged under a higher quota: it must last until the cost would be allowed."""
-        counter = self._by_name.get(name)
-        if counter and counter[1] < until_us:
-            self._by_name[name] = counter[0], until_us
-
-
-def prepared(template: CallTemplate) -> list[Prepared]:
-    """Return the common parts of all calls of a template, and cache them."""
-    parts: list[Prepared] = []
-    for before, after, charge, *_ in template.templates:
-        limit = charge.limit
-        allow = ALLOW[limit.algorithm] if limit.is_fixed and charge.cost else None
-        terms = limit.terms if limit.is_fixed else None
-        parts.append((before, after + limit.tag, charge, STEPS[limit.algorithm], terms, allow))
-    template.kept[MemoryCounters] = parts
-    return parts
+        state, expires_at = self._by_name.get(name, ((), until_us))
+        if expires_at < until_us:
+            self._by_name[name] = state, until_us
 
 
 def _name(charge: Charge) -> str:

@@ -13,6 +13,7 @@ from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
 from ..call import Answer, Call
+from ..coroutines import ImmediateAdapter
 from ..limits import check_time
 from ..locks import freed_by_fork
 from ..partition_stats import MINUTE_US, MemoryPartitions
@@ -66,6 +67,10 @@ class MemoryEngine:
         """Return an empty engine with the same clock and size."""
         clock = self._clock if self._offset is None else None
         return MemoryEngine(clock, max_counters=self._max_counters, counts_usage=self._counts_usage)
+
+    def to_async(self) -> ImmediateAdapter:
+        """Return the engine for event loops: this one, as it never blocks."""
+        return ImmediateAdapter(self)
 
     def clear(self) -> None:
         """Drop all counters and all usage. The version stays."""

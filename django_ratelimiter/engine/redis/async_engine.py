@@ -19,8 +19,7 @@ from ..coroutines import shielded
 from .cluster.nodes import AsyncClusterTransport, ClusterTransport, cluster_transport
 from .cluster.sharding import SHARDS
 from .connections.async_transport import AsyncTransport
-from .connections.handshake import Handshake
-from .connections.server import Server
+from .connections.server import Handshake, Server
 from .connections.transport import Transport
 from .core import RedisCore
 
@@ -76,26 +75,16 @@ class AsyncRedisEngine(RedisCore):
         special = now_us is not None or refund_if_denied or reject or counts or charges.returned
         if special or (packed := self.encode_filled(charges, version)) is None:
             return await self._decide(charges, refund_if_denied, version, now_us, reject, counts)
-        began, reply = monotonic(), await self._transport.call(packed[0])
-        if (answer := self._read(packed, reply)) is not None:
+        began, reply = monotonic(), await self._transport.call(packed)
+        if (answer := self._read(charges, reply)) is not None:
             return answer
-        return await self._check_again(packed, version, began)
+        return await self._check_again(charges, version, began)
 
-    async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
-        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
-        return await self._peek(charges, now_us)
-
-    async def refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Refund these verdicts, once each. Units that no longer count are ignored."""
-        await self._refund(verdicts)
+    peek, refund, reset = RedisCore._peek, RedisCore._refund, RedisCore._reset
 
     async def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
         await self.refund(leases(verdicts))
-
-    async def reset(self, charges: Iterable[Charge]) -> None:
-        """Delete the counters of these charges: their next request has the full quota."""
-        await self._reset(charges)
 
     async def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""

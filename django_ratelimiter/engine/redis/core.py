@@ -21,9 +21,7 @@ from .protocol import (
     COUNTING,
     OUT_OF_TIME,
     CallEncoder,
-    PackedCall,
     ScriptMode,
-    now,
 )
 
 
@@ -64,11 +62,11 @@ class RedisCore(CallEncoder, ABC):
     def _deadline_from_now(self) -> float | None:
         return None if self._deadline is None else monotonic() + self._deadline
 
-    def _read(self, packed: PackedCall, reply: list[int]) -> Answer | None:
-        """Return the answer in the reply to a packed call; `None` = it must be repeated by `_check_again`."""
+    def _read(self, call: Call, reply: list[int]) -> Answer | None:
+        """Return the answer in the reply to a filled call; `None` = it must be repeated by `_check_again`."""
         try:
             if reply[0] >= 0:
-                answer = Answer(packed[1], reply)
+                answer = Answer(call, reply)
                 if answer.is_rejected:
                     self._partition_tracker.note_rejected(answer)
                 return answer
@@ -77,10 +75,10 @@ class RedisCore(CallEncoder, ABC):
         except NOT_A_REPLY as error:
             raise self._no_reply(reply) from error
 
-    async def _check_again(self, packed: PackedCall, version: int | Version | None, began: float) -> Answer:
-        """Repeat a packed call. began: monotonic seconds, when it was sent."""
+    async def _check_again(self, call: Call, version: int | Version | None, began: float) -> Answer:
+        """Repeat a filled call. began: monotonic seconds, when it was sent."""
         deadline_at = self._deadline and began + self._deadline
-        return await self._call(ScriptMode.CHECK, packed[1], (), version, None, deadline_at=deadline_at)
+        return await self._call(ScriptMode.CHECK, call, (), version, None, deadline_at=deadline_at)
 
     async def _decide(
         self,
@@ -102,13 +100,15 @@ class RedisCore(CallEncoder, ABC):
             mark_refunded(receipts)
         return answer
 
-    async def _peek(self, charges: Iterable[Charge], now_us: int | None) -> list[Verdict]:
+    async def _peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
+        """Return the verdicts that `check` would give now. Nothing is charged or counted."""
         call = Call.of(charges)
         if self._coordinator:
             return await self._coordinator.peek(call, now_us, self._deadline_from_now())
         return (await self._call(ScriptMode.PEEK, call, (), None, now_us)).peeked()
 
     async def _refund(self, verdicts: Iterable[Verdict]) -> None:
+        """Refund these verdicts, once each. Units that no longer count are ignored."""
         receipts = receipts_of(verdicts)
         if self._coordinator:
             await self._coordinator.refund(receipts)
@@ -117,6 +117,7 @@ class RedisCore(CallEncoder, ABC):
             mark_refunded(receipts)
 
     async def _reset(self, charges: Iterable[Charge]) -> None:
+        """Delete the counters of these charges: their next request has the full quota."""
         for shard, names in names_by_shard(self, charges).items():
             await self._send(shard, command("DEL", *names), kind=int)
 
@@ -137,8 +138,7 @@ class RedisCore(CallEncoder, ABC):
         deadline_at: float | None = None,
     ) -> Answer:
         """Send one call of check.lua, again if Redis has another time, and return the answer. All in one shard."""
-        if now_us is None and self.clock == "client":
-            now_us = now()
+        now_us = self.time_to_send() if now_us is None else now_us
         times: Sequence[int] = (self.estimate_time(now_us),)
         began = monotonic()
         notes = self._partition_tracker.of(call, times[0], shard) if mode in COUNTING else ()

@@ -31,8 +31,7 @@ from .cluster.sharding import SHARDS
 from .commands import ShardCommands, fields_of
 from .connections.clients import async_client_of
 from .connections.faults import explain
-from .connections.handshake import Handshake
-from .connections.server import Server
+from .connections.server import Handshake, Server
 from .connections.transport import Transport
 from .core import RedisCore
 from .packing import RECENT, text_of
@@ -119,10 +118,10 @@ class RedisEngine(RedisCore):
         special = now_us is not None or refund_if_denied or reject or counts or charges.returned
         if special or (packed := self.encode_filled(charges, version)) is None:
             return run_sync(self._decide(charges, refund_if_denied, version, now_us, reject, counts))
-        began, reply = monotonic(), self._transport.call(packed[0])
-        if (answer := self._read(packed, reply)) is not None:
+        began, reply = monotonic(), self._transport.call(packed)
+        if (answer := self._read(charges, reply)) is not None:
             return answer
-        return run_sync(self._check_again(packed, version, began))
+        return run_sync(self._check_again(charges, version, began))
 
     def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now. Nothing is charged or counted."""

@@ -1,18 +1,23 @@
-"""The bytes of a call: its words, the records of charges and receipts, and the keys that only some calls have."""
+"""The bytes of a call: its words, the records of charges and receipts, and the keys that only some calls have.
+
+Calls with holes for partitions are packed once a minute for all callers of a template, and then filled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from random import getrandbits
 from struct import pack
 from typing import Final
 
 from .. import usage
-from ..base import Charge, Verdict, noted
+from ..base import Charge, Verdict, Version, noted
+from ..call import Call, CallTemplate
 from ..limits import EXACT, MAX_UNITS
 from ..partition_stats import rule_of
-from .partition_notes import PartitionNote
+from ..shapes import CallFormat, Packed
+from .partition_notes import NoteKind, PartitionNote, notes_of
 
 #: The flags of a charge that wants nothing, by `gating` and `count_refusals`.
 FLAGS: Final = {(False, False): 0, (True, False): 1, (False, True): 2, (True, True): 3}
@@ -72,6 +77,17 @@ def flags_of(flags: int, want: int) -> bytes:
     return pack("<d", flags + 4 * min(want, MAX_UNITS))
 
 
+def packed_of(template: CallTemplate) -> Packed:
+    """Return what all calls of a template have in common, which is made once."""
+    if template.packed is None:
+        charges = template.charges
+        is_fixed = all(charge.limit.is_fixed for charge in charges)
+        records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
+        field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
+        template.packed = Packed(records, bulk_string(field.encode()) if field else EMPTY, {})
+    return template.packed
+
+
 def receipt_of(verdict: Verdict, units: int) -> bytes:
     """Return the record of a refund. units: to refund."""
     limit, at = verdict.charge.limit, verdict.spent_at_us
@@ -112,3 +128,80 @@ def _keys_of_note(prefix: str, is_sampled: int, weighs: bool, label: str, minute
     names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}", "hours"] if weighs else []
     names += [f"sample:{minute}", "sampled"] if is_sampled else []
     return [bulk_string(f"{prefix}{name}".encode()) for name in names]
+
+
+#: The partition that is packed into a hole: as long as a digest, but never equal to one.
+_HOLE: Final = "\x00hole of a partition\x00\x01"
+
+#: Maximum number of cached formats of a template; above that, all are made again.
+MAX_FORMATS: Final = 200
+
+#: Packs a check of this call, with this version, in this minute, and with these notes.
+Encode = Callable[[Call, int | Version | None, int, Sequence[PartitionNote]], bytes]
+
+#: The wanted units that are packed into a hole: more than any process wants.
+_WANTED: Final = 0x5AFE_C0DE_CAFE
+
+#: The key of a format: what has packed it, the kind of its notes, and whether its calls want units.
+Kind = tuple["CallFormats", NoteKind, bool]
+
+
+class CallFormats:
+    """The formats of an engine. Each template holds its own.
+
+    encode: packs a new format.
+    """
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+
+    def fill(
+        self,
+        charges: Call,
+        version: int | Version | None,
+        minute: int,
+        notes: NoteKind,
+    ) -> bytes | None:
+        """Return the call of a caller; `None` if partitions do not have the length of digests."""
+        template, partitions, wants = charges.template, charges.partitions, charges.wants
+        formats = (template.packed or packed_of(template)).formats
+        form = formats.get(kind := (self, notes, bool(wants)))
+        if form is None or form.minute != minute or form.version is not version:
+            form = self._keep(formats, template, kind, version, minute)
+        size, flags = form.size, form.flags
+        words = partitions
+        if flags:
+            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
+        for place in form.noted:  # with its tail, so that its length differs
+            word = bulk_string(noted(partitions[place]).encode()).decode("latin-1")
+            words, size = (*words, word), size + len(word)
+        parts = form.parts.copy()
+        parts[1::2] = words
+        call = "".join(parts)  # encoding it at once is faster than each word
+        return call.encode("latin-1") if len(call) == size else None
+
+    def _keep(
+        self,
+        formats: dict[object, CallFormat],
+        template: CallTemplate,
+        kind: Kind,
+        version: int | Version | None,
+        minute: int,
+    ) -> CallFormat:
+        _, note_kind, fetches = kind
+        number = len(template.templates)
+        charges = Call(template, (_HOLE,) * number, (_WANTED,) * number if fetches else ())
+        flags = [FLAGS[charge.gating, charge.count_refusals] for charge in charges if fetches]
+        notes = notes_of(charges, *note_kind)
+        call = self._encode(charges, version, minute, notes)
+        word = bulk_string(_HOLE.encode())  # only that of a note
+        size = len(call) - len(word) * call.count(word)
+        text = call.replace(word, _HOLE.encode()).decode("latin-1")
+        for each in set(flags):
+            text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
+        parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
+        if len(formats) >= MAX_FORMATS:
+            formats.clear()
+        places = tuple([note.place for note in notes])
+        form = formats[kind] = CallFormat(minute, version, parts, size, places, tuple(flags))
+        return form

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version, receipts_of
-from ..call import Call, CallTemplate
+from ..call import Call
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
-from .formats import CallFormats
 from .packing import (
     EMPTY,
     RECENT,
+    CallFormats,
     bulk_string,
     cost_of,
     keys_of_more,
     more_of,
     opening_by_redis,
     opening_of,
+    packed_of,
     receipt_of,
 )
 from .partition_notes import PartitionNote, PartitionTracker
@@ -58,30 +59,6 @@ MAX_CACHED_HEADS: Final = 5_000
 
 #: The modes in which a decision is counted.
 COUNTING: Final = (ScriptMode.CHECK, ScriptMode.REJECTED)
-
-
-#: A call as it is sent, and the call.
-PackedCall = tuple[bytes, Call]
-
-
-class Parts(NamedTuple):
-    """What all calls of a template have in common.
-
-    records: of all charges; empty if their limits' terms differ from call to call. field: counts the call if all its
-    charges are allowed.
-    """
-
-    records: bytes
-    field: bytes
-
-
-def _parts_of(template: CallTemplate) -> Parts:
-    charges = [each.charge for each in template.templates]
-    is_fixed = all(charge.limit.is_fixed for charge in charges)
-    records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-    field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
-    parts = template.kept[Parts] = Parts(records, bulk_string(field.encode()) if field else EMPTY)
-    return parts
 
 
 class CallEncoder:
@@ -162,16 +139,16 @@ class CallEncoder:
         if now_us is not None:
             check_time(now_us)
         prefix = self._prefixes[shard]
-        parts: Parts = call.template.kept.get(Parts) or _parts_of(call.template)
+        common = call.template.packed or packed_of(call.template)
         names = [f"{prefix}{name}".encode() for name in call.names()]
-        records = [parts.records] if parts.records and not call.wants else self._records(call, times)
+        records = [common.records] if common.records and not call.wants else self._records(call, times)
         if call.returned:
             returned = receipts_of(call.returned)
             receipts, mode = [*returned, *receipts], mode + ScriptMode.RETURNED * len(returned)
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field, charges = parts.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
+        field, charges = common.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)
@@ -183,13 +160,14 @@ class CallEncoder:
             return self._call_of(shard, names, words, minute, keys, more_of(notes, counts))
         return self._call_of(shard, names, words, minute)
 
-    def encode_filled(self, call: Call, version: int | Version | None) -> PackedCall | None:
-        """Return the call that checks these charges, without creating them; `None` = `encode` must pack it."""
-        if not self._uses_templates or not call.template.is_packed or self._partition_tracker.waiting:
+    def encode_filled(self, call: Call, version: int | Version | None) -> bytes | None:
+        """Return the packed call that checks these charges, without creating them; `None` = `encode` must pack it."""
+        template = call.template
+        is_fixed = template.is_filled and (template.packed or packed_of(template)).records
+        if not (is_fixed and self._uses_templates) or self._partition_tracker.waiting:
             return None
         minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
-        packed = self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
-        return None if packed is None else (packed, call)
+        return self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
 
     def _encode_format(
         self, call: Call, version: int | Version | None, minute: int, notes: Sequence[PartitionNote]

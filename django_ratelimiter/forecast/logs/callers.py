@@ -11,9 +11,9 @@ from django.contrib.auth import get_user_model
 
 from ...conf import settings
 from ...databases import spelled
-from ...identity import Identity, client_ip, hash_api_key
+from ...identity import Identity, access_entry_for, client_ip, hash_api_key
 from ...identity.proxies import client_address, is_proxy, network_around
-from ...limiter.charges import NO_ENTITLEMENT, access_entry_for
+from ...limiter.charges import NO_ENTITLEMENT
 from ...plans import pk_from
 from ...rules.cache import access_list
 from ...rules.ruleset import RuleSet

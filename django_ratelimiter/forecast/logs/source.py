@@ -25,8 +25,7 @@ from ...rules.ruleset import RuleSet
 from ...values.terminal import visible
 from ..answer import MOST, SHORT_US, Blind, BlindKind, RuleForecast, blind_by_nature, unseen_tiers
 from ..code import asking_in_code, costs_of_scope
-from ..evaluate import Evaluator, Kind, Rejected, Requests, evaluators
-from ..tally import MAX_CALLERS, SAMPLED_ONE_IN, Tally
+from ..evaluate import MAX_CALLERS, SAMPLED_ONE_IN, Evaluator, Kind, Rejected, Requests, Tally, evaluators
 from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
 from .reading import LogFiles

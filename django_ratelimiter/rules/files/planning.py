@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django.db import router, transaction
 from django.db.models import F
@@ -18,21 +18,19 @@ from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleSetVersion
 from ...values.terminal import on_terminal
 from ..formatting import listed
+from ..ruleset import Snapshot
 from ..stored import storage
 from ..stored.compiler import rule_data
-from ..stored.history.back import needed_tiers, notes_on_now, planned_snapshot
-from ..stored.history.changes import (
-    ACCESS_FIELDS,
-    Change,
-    Pair,
-    Snapshot,
-    access_fields,
-    by_slug,
-    diff,
-    pairs,
-    rule_fields,
+from ..stored.history.back import (
+    NotApplied,
+    Plan,
+    RulesHaveChanged,
+    needed_tiers,
+    notes_on_now,
+    planned_snapshot,
+    replace_rules,
 )
-from ..stored.history.rows import NotApplied, Plan, RulesHaveChanged, replace_rules
+from ..stored.history.changes import ACCESS_FIELDS, Change, Pair, access_fields, by_slug, diff, pairs, rule_fields
 from .rows import RulesFile, WrongFile, bounded
 
 _SIGNS: Final = {"added": "+", "changed": "~", "removed": "-"}
@@ -55,13 +53,6 @@ class FilePlan(Plan):
     def is_empty(self) -> bool:
         """True if it would change nothing."""
         return not self.changes
-
-
-class Applied(NamedTuple):
-    """The result. version: the new one; `None` = there was no difference, so no version was made."""
-
-    plan: FilePlan
-    version: Version | None
 
 
 def plan_file(file: RulesFile, *, delete: bool = False) -> FilePlan:
@@ -102,9 +93,10 @@ def apply_file(
     delete: bool = False,
     expected: str | None = None,
     overwrite: bool = True,
-) -> Applied:
+) -> tuple[FilePlan, Version | None]:
     """Make the rows that this file names equal to it, in one transaction, as one version. Not within another `editing`.
 
+    Returns the plan, and the new version; `None` = there was no difference, so no version was made.
     expected: the `state` of the approved plan; raises RulesHaveChanged if it differs.
     overwrite: also undo changes in the database since the file was last applied or exported.
     Raises WrongFile, and NotApplied if it would undo such changes, or the database rejects the rows.
@@ -115,7 +107,7 @@ def apply_file(
         if expected is not None and plan.state != expected:
             raise RulesHaveChanged(_("The database has changed since the plan was made. Make the plan again."))
         if plan.is_empty:
-            return Applied(plan, None)
+            return plan, None
         if plan.drift and not overwrite:
             text = _("Nothing was changed. The file would undo changes that were made in the database in the meantime:")
             raise NotApplied(on_terminal([text, *drift_of(plan)]))
@@ -123,7 +115,7 @@ def apply_file(
         words = {"summary": f"rules applied from {name}", "author": author, "reason": reason}
         version = replace_rules(plan, others=plan.access, **words)
         storage.snapshots(version).update(source=name[: RuleSetVersion.source.field.max_length])
-        return Applied(plan, version)
+        return plan, version
 
 
 def _access_changes(

@@ -29,8 +29,6 @@ class LibraryMissing(Exception):
 def load(path: str | Path) -> RulesFile:
     """Return the rules file of this name; "-" = standard input. Raises WrongFile, OSError, and LibraryMissing."""
     data, name = sys.stdin.buffer.read() if str(path) == "-" else Path(path).read_bytes(), str(path)
-    if b"\0" in data[:4]:  # UTF-16 or UTF-32: one of the first bytes is zero
-        raise WrongFile(name, [_("This is UTF-16. Save the file as UTF-8.")])
     try:
         return read(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:

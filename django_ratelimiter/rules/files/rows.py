@@ -23,13 +23,14 @@ from ...conf import settings
 from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, end_from, stored
-from ...values.bounds import MAX_LIMITS, MAX_LISTED, closest
+from ...values.bounds import MAX_LIMITS, MAX_LISTED
 from ...values.partitions import IDENTITIES
 from ...values.terminal import visible
 from ..formatting import listed
 from ..routes import NO_SUCH_SCOPE, unknown_names
 from ..ruleset import rule_from
 from ..stored.compiler import columns_of, data_of, rule_data
+from ..stored.history import changes
 
 Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 
@@ -59,10 +60,7 @@ def fields_of(model: type[Model]) -> Mapping[str, Any]:
 
 def default_of(column: Any) -> Any:
     """Return the value of a field that a file leaves out."""
-    if column.name == "owner":
-        return Rule.Owner.FILE.value
-    default = None if column.null and not column.has_default() else column.get_default()
-    return getattr(default, "value", default)
+    return Rule.Owner.FILE.value if column.name == "owner" else changes.default_of(column)
 
 
 class WrongFile(Exception):
@@ -225,7 +223,8 @@ class RowReader:
                 if name in columns:
                     values[name] = _value(columns[name], value)
                 elif name != other:
-                    raise ValueError(_no_field(model, name, [*columns, *filter(None, [other])]))
+                    known = ", ".join([*columns, *filter(None, [other])])
+                    raise ValueError(_("not a field; it has %s") % known)
             except ValueError as error:
                 self._fault(f"{at}.{name}", str(error))
                 wrong.add(name)
@@ -278,16 +277,6 @@ class RowReader:
 
     def _fault(self, at: str, text: str, **words: Any) -> None:
         self._file.faults.append(f"{at}: {text % words if words else text}")
-
-
-def _no_field(model: type[Model], name: str, known: Sequence[str]) -> str:
-    """Return the error for a name that is none of the known fields; limits are often mistaken for their rule."""
-    if model is RuleLimit and name in fields_of(Rule):
-        return _("a field of the rule, not of its limits")
-    if model is Rule and name in fields_of(RuleLimit):
-        return _("a field of the rule's limits, not of the rule")
-    text, close = _("not a field; it has %s") % ", ".join(known), closest(name, known)
-    return f"{text}. {_('Did you mean “%(close)s”?') % {'close': close}}" if close else text
 
 
 def _value(column: Any, value: Any) -> Any:

@@ -12,8 +12,10 @@ from django.utils import timezone
 from ...databases import as_committed, read_beside
 from ...engine.base import Version
 from ...logs import logger
-from ...values.access import AccessRecord
+from ...values.access import NOBODY, AccessList, AccessRecord
+from ...values.terminal import visible
 from ..ruleset import NO_VERSION, RuleSet, Snapshot
+from ..ttl_cache import NoAnswer, TableCache
 from . import tables
 from .compiler import snapshot_of_rows
 from .tables import models
@@ -122,6 +124,46 @@ def access_entries() -> list[AccessRecord]:
     ]
 
 
+def _find_entries() -> AccessList:
+    """Return the entries that have not expired; the same list as before if nothing has changed."""
+    global _latest, _copied
+    try:
+        tables.must_exist("AccessEntry")
+        found, _copied = access_entries(), None
+    except (Error, NoAnswer):
+        if _copied is None:
+            raise
+        return _copied
+    known, entries = _latest
+    if found != known:
+        entries = AccessList(found)
+        _latest = found, entries
+        for record, why in entries.left_out:
+            logger.error("The access entry of %s %s is not in force: %s", record.kind, visible(record.value[:8]), why)
+    return entries
+
+
+_latest: tuple[list[AccessRecord], AccessList] = [], NOBODY
+_copied: AccessList | None = None
+_entries = TableCache(_find_entries, NOBODY, "Access entries")
+
+#: Returns the callers that are allowed or denied before any rule, cached for TIER_CACHE_SECONDS.
+access_list: Final = _entries.get
+
+
+def forget_entries() -> None:
+    """Drop the cached access entries: the next request reads them again."""
+    global _latest, _copied
+    _latest, _copied = ([], NOBODY), None
+    _entries.forget()
+
+
+def use_copied_entries(entries: AccessList) -> None:
+    """Use these access entries while the database cannot be read."""
+    global _copied
+    _copied = entries
+
+
 def primary() -> str:
     """Return the alias of the database that rules are written to; a replica may be behind."""
     return router.db_for_write(models.RuleSetVersion)
@@ -143,12 +185,6 @@ def snapshots_until(version: Version) -> Any:
     """Return the stored versions up to this one, the latest first, as a query set."""
     earlier = Q(epoch__lt=version.epoch) | Q(epoch=version.epoch, number__lte=version.number)
     return snapshots().filter(earlier)
-
-
-def snapshots_after(version: Version) -> Any:
-    """Return the stored versions later than this one, the latest first, as a query set."""
-    later = Q(epoch__gt=version.epoch) | Q(epoch=version.epoch, number__gt=version.number)
-    return snapshots().filter(later)
 
 
 def in_chunks(versions: Any, count: int | None = None) -> Iterator[Snapshot]:

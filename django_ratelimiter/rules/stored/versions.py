@@ -34,9 +34,7 @@ from . import published, storage, uncommitted
 from .tables import models
 from .uncommitted import Edits, Numbered
 
-PUBLISH_ATTEMPTS: Final = 3
-# Seconds between attempts. Opening a connection may take longer than a decision waits; after the pause it is open.
-PUBLISH_PAUSES: Final = (0.1, 0.4)
+PUBLISH_ATTEMPTS: Final = 1 + len(published.PAUSES)
 
 UNREACHABLE: Final = gettext_lazy(
     "Saved, not yet in force everywhere: Redis could not be reached. This is retried each time usage is collected."
@@ -192,7 +190,7 @@ def publish(version: Version, *, anew: bool = False) -> bool:
             cause = error
             if attempt < PUBLISH_ATTEMPTS:  # the first attempt of a process waits for its connection, which is no error
                 logger.info("Publishing version %d again, after attempt %d: %s", version.number, attempt, error)
-                time.sleep(PUBLISH_PAUSES[attempt - 1])
+                time.sleep(published.PAUSES[attempt - 1])
         else:
             _published.problem = ""
             if in_force is not None and in_force.order > version.order:

@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from django_ratelimiter import limiter
 from django_ratelimiter.rules import tiers
-from django_ratelimiter.rules.stored import access_cache
+from django_ratelimiter.rules.stored import storage
 
 from ..pages import BrowserForm, shown
 
@@ -45,6 +45,6 @@ def save(client: Client, page: str, link: str, **fields: Any) -> str:
     url = links(client, page)[link]
     response = client.post(url, {**BrowserForm(shown(client.get(url))).sent, **fields}, follow=True)
     tiers.forget()
-    access_cache.forget()
+    storage.forget_entries()
     assert response.redirect_chain == [(page, 302)]
     return shown(response)

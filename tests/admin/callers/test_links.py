@@ -16,11 +16,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.identity import digest, hash_api_key, identify
+from django_ratelimiter.identity import access_entry_for, digest, hash_api_key, identify
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.references import everybody
-from django_ratelimiter.limiter.charges import access_entry_for
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules.cache import access_list, latest_rules
 from tests.making import make_rule

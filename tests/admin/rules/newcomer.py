@@ -15,7 +15,7 @@ from django.test import Client
 from django_ratelimiter.engine import Limit
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.rules.formatting import limit_in_words
-from django_ratelimiter.rules.ruleset import LimitRecord
+from django_ratelimiter.rules.records import LimitRecord
 from django_ratelimiter.testing import FrozenClock, override_rules
 
 from ..pages import ADD_RULE, shown

@@ -15,6 +15,7 @@ from django.urls import path
 from django_ratelimiter.admin.rules.presets import presets
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
+from django_ratelimiter.rules.stored.storage import committed_version
 
 from ..pages import ADD_RULE, RULES, BrowserForm, number, page_of, shown
 
@@ -96,7 +97,7 @@ class TestCopy:
         assert Rule.objects.get(pk=rule.pk).mode == "enforce"
         columns = ("tier", "algorithm", "quota", "window_seconds", "unlimited")
         assert list(copy.limits.values_list(*columns)) == list(rule.limits.values_list(*columns))
-        assert set(copy.limits.values_list("generation", flat=True)) == {0}
+        assert set(copy.limits.values_list("generation", flat=True)) == {committed_version().number}
 
     def test_the_rules_page_offers_it_to_those_who_may_add(self, operator: Callable[..., Client], rule: Rule) -> None:
         link = f"{ADD_RULE}?copy={rule.pk}"

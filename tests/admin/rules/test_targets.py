@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.conf.urls.i18n import i18n_patterns
-from django.contrib import admin
-from django.http import QueryDict
 from django.test import Client
 from django.test.utils import override_settings
-from django.urls import path
 from django.utils.html import escape
 
-from django_ratelimiter.admin.rules.targets import typed_views_in_words
 from django_ratelimiter.models import Rule, RuleLimit
 
-from ...urls import say_hello
 from ..pages import ADD_RULE, RULES, rule_form
 
 pytestmark = pytest.mark.django_db
@@ -62,35 +56,6 @@ def test_a_path_with_the_prefix_of_the_site_is_told_when_a_rule_is_saved(admin_c
         "The path begins with /shop, below which this site is mounted. Paths of rules do not contain that prefix, "
         "so this rule probably matches no request."
     )
-
-
-BY_LANGUAGE = (
-    path("admin/", admin.site.urls),
-    path("plain/", say_hello, name="plain"),
-    *i18n_patterns(path("login/", say_hello, name="login"), path("out/", say_hello, name="out")),
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "typed", "missed"),
-    [
-        ("exact", "/login/", "/de/login/, /en/login/"),
-        ("exact", "/de/login/", "/en/login/"),
-        ("prefix", "/log", "/de/login/, /en/login/"),
-        ("exact", "/plain/", ""),
-        ("prefix", "/", ""),
-        ("exact", "/nothing/", ""),
-    ],
-)
-def test_the_spellings_in_other_languages_that_a_path_misses_are_told(
-    admin_client: Client, kind: str, typed: str, missed: str
-) -> None:
-    with override_settings(ROOT_URLCONF=BY_LANGUAGE, LANGUAGES=[("de", "German"), ("en", "English")]):
-        sentence = (
-            f"It does not match {missed}, in other languages. To limit all of them, choose the view login instead."
-        )
-        assert told(admin_client, path_kind=kind, path=typed) == ([sentence] if missed else [])
-        assert (sentence in typed_views_in_words(QueryDict(f"path_kind={kind}&path={typed}"))) is bool(missed)
 
 
 def test_the_list_of_rules_marks_them(admin_client: Client) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, Verdict
-from django_ratelimiter.engine.adapters import ImmediateAdapter
 from django_ratelimiter.engine.call import Call
+from django_ratelimiter.engine.coroutines import ImmediateAdapter
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.usage import UsageBuffer

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from django_ratelimiter.engine import Charge, Limit, StaleRules, partition_stats
 from django_ratelimiter.engine.call import Answer, Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.limits import MAX_UNITS
-from django_ratelimiter.engine.redis import RedisEngine, formats, partition_notes
+from django_ratelimiter.engine.redis import RedisEngine, packing, partition_notes
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
 
 ALICE, BOB = "a" * 22, "b" * 22
@@ -106,7 +106,7 @@ def test_two_charges_for_one_counter_are_a_mistake() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "MAX_FORMATS", 2)
+    monkeypatch.setattr(packing, "MAX_FORMATS", 2)
     packed: list[str] = []
 
     def encode(charges: Sequence[Charge], *_others: object) -> bytes:
@@ -115,7 +115,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     unlabelled = Charge("", LIMITS[0])
     calls = {name: CallTemplate([ChargeTemplate(f"{name}-0:", ":1", unlabelled)]) for name in "ab"}
-    kept = formats.CallFormats(encode)
+    kept = packing.CallFormats(encode)
     for name in "ab":
         for weight in (0, 0, 1, 1, 2, 2, 0):
             assert kept.fill(fill(calls[name]), None, 1, (weight, 0)) == f"{name}-0:{ALICE}:1".encode()
@@ -138,7 +138,7 @@ def test_a_call_that_wants_units_is_packed_once_however_many_they_are(units: lis
         ChargeTemplate(f"rule-{number}:", ":1", Charge("", limit, cost=number, usage="rule|", **kinds[number % 4]))
         for number, limit in enumerate(LIMITS)
     ]
-    kept, filled = formats.CallFormats(encode), fill(CallTemplate(charges))
+    kept, filled = packing.CallFormats(encode), fill(CallTemplate(charges))
     for wants in ((1,) * 6, tuple(units)):
         fetching = Call(filled.template, filled.partitions, wants)
         assert kept.fill(fetching, 1, 7, (0, 0)) == encode(fetching, 1, 7, ())

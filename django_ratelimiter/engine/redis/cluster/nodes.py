@@ -19,8 +19,7 @@ from ...base import Version
 from ..connections.async_transport import AsyncTransport
 from ..connections.clients import Address, ClientFactory
 from ..connections.faults import explain
-from ..connections.handshake import Handshake
-from ..connections.server import Server
+from ..connections.server import Handshake, Server
 from ..connections.transport import Transport
 from ..protocol import CallEncoder
 from .lazy_client import client_factory_of

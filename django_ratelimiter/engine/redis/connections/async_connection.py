@@ -12,9 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .connection import LOAD, MORE, VersionDrop, options_of, reader_for
+from .connection import LOAD, MORE, TLSContextCache, VersionDrop, options_of, reader_for
 from .faults import HandshakeErrors
-from .tls import TLSContextCache
 
 _contexts: Final = TLSContextCache()
 

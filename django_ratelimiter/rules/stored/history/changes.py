@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from django.db.models import NOT_PROVIDED
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...formatting import limit_in_words, units
-from ...ruleset import limit_from
+from ...ruleset import Snapshot, limit_from
 from ..compiler import columns_of
 from ..tables import models
 
@@ -25,7 +24,6 @@ ACCESS_FIELDS = ("action", "expires_at", "reason")
 NOTHING = "\N{EN DASH}"
 
 Data = Mapping[str, Any]
-Snapshot = Mapping[str, Any]
 Kind = Literal["added", "changed", "removed"]
 
 
@@ -146,15 +144,15 @@ def _left_out(pair: Pair, before: Snapshot, after: Snapshot) -> Change | None:
 def _fields(pair: Pair, columns: list[Any]) -> Iterator[FieldChange]:
     """Yield the columns that differ; if the row is in one snapshot only, its columns that are not empty."""
     for column in columns:
-        if pair.before and pair.after and pair.before.get(column.name, pair) == pair.after.get(column.name):
+        if pair.before and pair.after and pair.before[column.name] == pair.after[column.name]:
             continue  # the common case; comparing texts would be slow
-        was, now = (_in_words(column, data, pair) for data in pair)
+        was, now = (_in_words(column, data) for data in pair)
         if was != now:
             yield FieldChange(column.name, str(capfirst(column.verbose_name)), was, now)
 
 
-def _in_words(column: Any, data: Data | None, pair: Pair) -> str:
-    if data is None or any(each is not None and column.name not in each for each in pair):
+def _in_words(column: Any, data: Data | None) -> str:
+    if data is None:
         return NOTHING
     value = data[column.name]
     if column.choices:
@@ -218,14 +216,8 @@ def meaning_of(limit: Data) -> tuple[Any, ...]:
 
 
 def normal_rule(data: Data) -> dict[str, Any]:
-    """Return a rule of a snapshot with all its columns. Those that an older release lacked get their meaning then.
-
-    Descriptions are missing in snapshots of older releases, and not known; they stay missing.
-    """
-    found = _with_defaults(data, columns_of(models.Rule))
-    if "description" not in data:
-        del found["description"]
-    columns = columns_of(models.RuleLimit)
+    """Return a rule of a snapshot with all its columns. Those that an older release lacked get their meaning then."""
+    found, columns = _with_defaults(data, columns_of(models.Rule)), columns_of(models.RuleLimit)
     return found | {"limits": [{"tier": limit["tier"], **_with_defaults(limit, columns)} for limit in data["limits"]]}
 
 
@@ -241,11 +233,12 @@ def by_slug(snapshot: Snapshot) -> tuple[dict[str, dict[str, Any]], dict[str, di
 
 
 def _with_defaults(data: Data, fields: Iterable[Any]) -> dict[str, Any]:
-    return {field.name: data[field.name] if field.name in data else _default(field) for field in fields}
+    return {field.name: data[field.name] if field.name in data else default_of(field) for field in fields}
 
 
-def _default(field: Any) -> Any:
-    default = None if field.default is NOT_PROVIDED and field.null else field.get_default()
+def default_of(column: Any) -> Any:
+    """Return the value of a column that was not given."""
+    default = None if column.null and not column.has_default() else column.get_default()
     return getattr(default, "value", default)  # the plain value of an enum
 
 
@@ -274,11 +267,4 @@ def changed_pairs(before: Sequence[Data], after: Sequence[Data], normal: Callabl
     """Return the pairs of rules or tiers that differ. Most are identical and need no normalizing."""
     differing = [pair for pair in pairs(before, after) if pair.before != pair.after]
     looked_into = [Pair(*(data and normal(data) for data in pair)) for pair in differing]
-    return [pair for pair in looked_into if differ(pair)]
-
-
-def differ(pair: Pair) -> bool:
-    """Return whether two normal rows differ in a column that both have."""
-    if pair.before is None or pair.after is None:
-        return True
-    return any(pair.before[name] != pair.after[name] for name in pair.before.keys() & pair.after.keys())
+    return [pair for pair in looked_into if pair.before != pair.after]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from django.db.models import TextField
-from django.db.models.functions import Cast
-
 from ....engine.base import Version
 from .. import storage
 from .changes import Change, diff, summary
@@ -36,17 +33,6 @@ class RuleEntry(NamedTuple):
     row: Any
     before: Any
     change: Change
-
-
-class RulePast(NamedTuple):
-    """The versions, of those searched, that changed a rule.
-
-    slug: of the rule before them. older: where to continue the search; `None` = there are no more.
-    """
-
-    entries: list[RuleEntry]
-    slug: str
-    older: Version | None
 
 
 def version_of(row: Any) -> Version:
@@ -80,10 +66,11 @@ def row_before(version: Version) -> Any:
     return earlier[1] if len(earlier) == 2 else None
 
 
-def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
+def past_of_rule(slug: str, start: Version | None) -> tuple[list[RuleEntry], str, Version | None]:
     """Return the versions that changed this rule: among the latest, or among those from `start` back.
 
-    A renamed rule is followed, unless another one has had its name as well.
+    Also returns the slug of the rule before them, and where to continue the search; `None` = there are no more. A
+    renamed rule is followed, unless another one has had its name as well.
     """
     first = start or Version(*(storage.snapshots().values_list("number", "epoch").first() or (0,)))
     page = [*storage.snapshots_until(first).defer("snapshot")[: LOOKED_THROUGH + 1]]
@@ -95,7 +82,7 @@ def past_of_rule(slug: str, start: Version | None = None) -> RulePast:
                 entries.append(RuleEntry(entry.row, before, change))
                 slug = former[0] if former and change.kind == "changed" else slug
                 break
-    return RulePast(entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None)
+    return entries, slug, version_of(page[-1]) if len(page) > LOOKED_THROUGH else None
 
 
 def latest_change_of(subject: str, slug: str) -> Any:
@@ -104,16 +91,3 @@ def latest_change_of(subject: str, slug: str) -> Any:
         if any((change.subject, change.slug) == (subject, slug) for change in entry.changes or ()):
             return entry.row
     return None
-
-
-def first_generation(slug: str) -> int:
-    """Return the generation of the first limits of a new rule: a new one if a former rule had its slug, else 0.
-
-    Call it in the transaction that adds the rule, which already has its number. Counters are named by slug and
-    generation. Each reset raises a generation by 1 and makes a version, so no generation has reached the number of this
-    version. The database searches for the slug in all snapshots; a tier with this name is found, too, but that does no
-    harm.
-    """
-    texts = storage.snapshots().annotate(text=Cast("snapshot", TextField()))
-    is_known = texts.filter(text__contains=f'"slug": "{slug}"').exists()
-    return storage.committed_version().number if is_known else 0

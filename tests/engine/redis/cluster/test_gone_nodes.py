@@ -22,7 +22,7 @@ from django_ratelimiter.engine.redis.cluster.topology import Topology
 from django_ratelimiter.engine.redis.connections import async_transport, pool
 from django_ratelimiter.engine.redis.connections.clients import Address, ClientFactory
 from django_ratelimiter.engine.redis.connections.connection import PING
-from django_ratelimiter.engine.redis.connections.handshake import Handshake
+from django_ratelimiter.engine.redis.connections.server import Handshake
 from django_ratelimiter.engine.redis.protocol import CallEncoder
 from example_project.redis_server import HOST, free_port
 from tests.clusters import Cluster, until

@@ -16,9 +16,9 @@ from redis.sentinel import Sentinel
 
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.redis.connections import tls
+from django_ratelimiter.engine.redis.connections import connection
 from django_ratelimiter.engine.redis.connections.clients import async_client_of
-from django_ratelimiter.engine.redis.connections.tls import MAX_AGE, TLSContextCache, share_tls_context
+from django_ratelimiter.engine.redis.connections.connection import MAX_AGE, TLSContextCache, share_tls_context
 from example_project.redis_server import HOST, ServerError, find_binary
 from tests.clusters import Cluster, ServerWith
 
@@ -155,7 +155,7 @@ class Pool:
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that the clock shows."""
     seconds = [0.0]
-    monkeypatch.setattr(tls, "contexts", TLSContextCache(lambda: seconds[0]))
+    monkeypatch.setattr(connection, "contexts", TLSContextCache(lambda: seconds[0]))
     return seconds
 
 

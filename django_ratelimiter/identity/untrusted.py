@@ -15,8 +15,8 @@ from ..backend import get_engine
 from ..conf import settings
 from ..decision import Owner
 from ..exceptions import EngineUnavailable
-from ..identity.proxies import forwarding, reported, trusting
 from ..logs import logger
+from .proxies import forwarding, reported, trusting
 
 #: Maximum number of different rejections that a process examines in a minute, and of addresses that it remembers.
 MAX_EXAMINED: Final = 1_000

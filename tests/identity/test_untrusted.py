@@ -11,7 +11,7 @@ from django.test import AsyncClient, Client, override_settings
 
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.exceptions import EngineUnavailable
-from django_ratelimiter.limiter import untrusted
+from django_ratelimiter.identity import untrusted
 
 from ..admin.overview.test_overview import OVERVIEW, text_of
 from ..making import MakeRule
