@@ -90,7 +90,7 @@ def _own_counters(caller: Caller, names: Collection[str]) -> list[Counter]:
 
 
 def log_of(caller: Caller) -> list[LogLine]:
-    """Return the latest resets of this caller's counters, the latest first; empty without the admin, which logs them."""
+    """Return the latest resets of this caller's counters, the latest first; none without the admin, which logs them."""
     if not apps.is_installed("django.contrib.admin"):
         return []
     latest = _logged(caller).select_related("user").order_by("-action_time", "-pk")[:MAX_SHOWN]

@@ -46,7 +46,8 @@ with databases():
     rule = Rule.objects.create(slug="hello", name="Hello", **values)
     RuleLimit.objects.create(rule=rule, quota=2, window_seconds=86_400)
     print([Client().get("/hello/").status_code for _ in range(3)])
-    for line in ("about", "caller ip:127.0.0.1", "explain GET /hello/", "collect", "watch", "forget ip:127.0.0.1", "export"):
+    lines = "about", "caller ip:127.0.0.1", "explain GET /hello/", "collect", "watch", "forget ip:127.0.0.1", "export"
+    for line in lines:
         call_command("ratelimit", *line.split())
 """
 
