@@ -68,9 +68,10 @@ def first(model: type) -> Callable[[], list[object]]:
     return lambda: [model.objects.order_by("pk").first().pk]  # type: ignore[attr-defined]
 
 
-def latest() -> int:
-    """The number of the version in force."""
-    return storage.committed_version().number
+def latest(back: int = 0) -> str:
+    """The key of the version in force, or of one this number of versions before."""
+    version = storage.committed_version()
+    return f"{version.number - back}-{version.epoch}"
 
 
 def blocked() -> User:
@@ -115,8 +116,8 @@ PAGES: Final = [
     Page("caller-blocked", "django_ratelimiter_caller", lambda: {"kind": "user", "value": str(blocked().pk)}),
     Page("caller-search", "django_ratelimiter_caller"),
     Page("history", "django_ratelimiter_history"),
-    Page("history-version", "django_ratelimiter_history_version", args=lambda: [str(latest())]),
-    Page("history-bring-back", "django_ratelimiter_history_bring_back", args=lambda: [str(latest() - 1)], viewer=403),
+    Page("history-version", "django_ratelimiter_history_version", args=lambda: [latest()]),
+    Page("history-bring-back", "django_ratelimiter_history_bring_back", args=lambda: [latest(back=1)], viewer=403),
     Page("rejections", "django_ratelimiter_rejections"),
 ]
 

@@ -21,7 +21,7 @@ from ..models import Rule
 from ..models.validation import METHODS
 from ..values.bounds import MAX_TEXT
 from ..values.terminal import without_controls
-from .identities import label_of
+from .formatting import label_of
 from .pages import show
 from .viewer import Viewer
 

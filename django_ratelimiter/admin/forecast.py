@@ -24,7 +24,7 @@ from ..rules.records import RuleRecord
 from ..rules.ruleset import rule_from
 from ..rules.stored.compiler import rule_data
 from ..usage.reports.coverage import Period
-from .identities import names_in_words
+from .formatting import names_in_words
 from .versioned import VersionedAdmin, is_outdated
 from .viewer import VIEW_USAGE
 

@@ -1,22 +1,36 @@
-"""Rules as text, for lists."""
+"""Rules, periods, identities and callers as text; callers by their names, for readers who may see them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
+from ..inspection.caller_report import key_labels, labelled
+from ..inspection.references import Name, revealed_to
 from ..models import Rule, Tier
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
 from ..usage.times import aware
-from .identities import label_of
+from ..values.terminal import without_controls
+
+IDENTITY_LABELS: Final = {
+    "user": gettext_lazy("user"),
+    "ip": gettext_lazy("IP address"),
+    "api_key": gettext_lazy("API key"),
+    "session": gettext_lazy("session"),
+    "host": gettext_lazy("host"),
+}
 
 
 def place_in_words(rule: Rule) -> str:
@@ -77,3 +91,72 @@ def when_and_who(row: Any) -> str:
     """Return how long ago a version was made, and by whom: "5 minutes ago, by ada"."""
     when = ago(aware(row.created_at))
     return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
+
+
+def may_see_names(reader: Any) -> bool:
+    """Return whether this user may see the names of users: with permission to view users, or names of callers."""
+    meta = get_user_model()._meta
+    may_view = reader.has_perm(f"{meta.app_label}.view_{meta.model_name}")
+    return bool(may_view or reader.has_perm("django_ratelimiter.reveal_caller"))
+
+
+def label_of(name: str) -> str:
+    """Return an identity as text: "IP address", "header X-Tenant"; several are joined by "|"."""
+    if "|" in name:
+        return _(" and ").join(map(label_of, name.split("|")))
+    if "/" in name:
+        return _("network of %(bits)s bits") % {"bits": name.partition("/")[2]}
+    kind, colon, own = name.partition(":")
+    if not colon:
+        return str(IDENTITY_LABELS.get(name, name))
+    labels = {
+        "header": _("header %(name)s"),
+        "path": _("path's %(name)s"),
+        "field": _("field %(name)s"),
+        "query": _("parameter %(name)s"),
+        "cookie": _("cookie %(name)s"),
+    }
+    return labels.get(kind, "%(name)s") % {"name": own}
+
+
+def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
+    """Return the callers as text, by alias; those that the reader may see."""
+    return in_words(reader, revealed_to(reader, aliases))
+
+
+def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
+    """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
+
+    One query if users are among them, and one if API keys are.
+    """
+    logins = _login_names({name.value for name in known.values() if name.kind == "user"})
+    keys = {name.value for name in known.values() if name.kind == "api_key"}
+    labels = key_labels(reader, keys) if keys else {}
+    return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
+
+
+def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    if name.kind == "partition":
+        return name.value
+    value, text = name.value, name.shown
+    if name.kind == "user" and logins.get(value, value) != value:
+        text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
+    if name.kind == "api_key":
+        text = labelled(name, labels)
+    return f"{label_of(name.kind)}: {text}"
+
+
+def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the login names of users by primary key, as texts; deleted users are missing."""
+    users = get_user_model()
+    wanted = []
+    for key in keys:
+        try:
+            users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
+        except ValidationError:  # not a valid primary key
+            continue
+        wanted.append(pk)
+    if not wanted:
+        return {}
+    found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)
+    return {str(pk): str(login) for pk, login in found}

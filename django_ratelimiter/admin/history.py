@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
@@ -16,7 +17,9 @@ from django.contrib.auth import get_permission_codename
 from django.contrib.auth.models import Permission
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
@@ -27,11 +30,11 @@ from ..models import AccessEntry, Rule, RuleLimit, Tier
 from ..rules.stored.history import log
 from ..rules.stored.history.back import BROUGHT_BACK, NotApplied, NothingToBringBack, bring_back, plan_back
 from ..rules.stored.history.changes import Change, diff, summary
-from ..rules.stored.storage import committed_version, snapshots
+from ..rules.stored.storage import committed_version, primary, snapshots
 from ..usage.times import aware, now
 from .formatting import when_and_who
 from .pages import show
-from .versioned import ReasonField, report_version
+from .versioned import ReasonField, warn_if_unpublished
 from .viewer import Viewer, key_of
 
 PUBLISH: Final = "django_ratelimiter.publish_rule"
@@ -112,7 +115,10 @@ def _bring_back(page_of: Any, request: HttpRequest, row: Any, reason: str, seen:
         return False
     texts = {"number": row.number, "made": made.number}
     text = _("The rules of version %(number)s were brought back, as version %(made)s.") % texts
-    report_version(page_of, request, made, text, reason)
+    logged = f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
+    page_of.log_change(request, snapshots(made).defer("snapshot").first(), logged)
+    messages.success(request, text)
+    transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
     return True
 
 
@@ -140,27 +146,20 @@ def _history(
     return show(page_of, request, template, title, {"may_bring_back": request.user.has_perm(PUBLISH), **context})
 
 
-_KEY: Final = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
+_KEY: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
 
 
 def version_named(key: str) -> Version:
-    """Return the version of a key with an epoch. Raises Http404 if there is none."""
+    """Return the version with this key. Raises Http404 if there can be none."""
     found = _KEY.fullmatch(key)
-    if not found or not found[2]:
+    if not found:
         raise Http404
     return Version(int(found[1]), int(found[2]))
 
 
 def row_named(key: str) -> Any:
-    """Return the stored version with this key, or the latest with this number. Raises Http404 if there is none."""
-    found = _KEY.fullmatch(key)
-    if not found:
-        raise Http404
-    rows = snapshots().filter(number=int(found[1])).prefetch_related("author")
-    row = (rows.filter(epoch=int(found[2])) if found[2] else rows).first()
-    if row is None:
-        raise Http404
-    return row
+    """Return the stored version with this key. Raises Http404 if there is none."""
+    return get_object_or_404(snapshots(version_named(key)).prefetch_related("author"))
 
 
 _MODELS: Final = {"rule": Rule, "tier": Tier, "access": AccessEntry}
@@ -194,17 +193,8 @@ LATELY: Final = timedelta(days=1)
 MAX_WORDS: Final = 200
 
 
-class Undo(NamedTuple):
-    """The offer on a page. number: of the version to bring back. when_and_who: of the change. what: its changes."""
-
-    url: str
-    number: int
-    when_and_who: str
-    what: str
-
-
-def offered_undo(viewer: Viewer, slug: str | None = None) -> Undo | None:
-    """Return the offer to undo a change of the last day; `None` if there is none, or this user lacks the permissions.
+def offered_undo(viewer: Viewer, slug: str | None = None) -> dict[str, Any] | None:
+    """Return the context of the offer to undo a change of the last day; `None` = none, or without the permissions.
 
     Not of a change that has itself brought a version back: undoing it would repeat the mistake. At most two queries.
     slug: of a rule; `None` = any rule or tier.
@@ -220,7 +210,7 @@ def offered_undo(viewer: Viewer, slug: str | None = None) -> Undo | None:
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
             what = Truncator(summary(changes)).chars(MAX_WORDS)
-            return Undo(url, before.number, when_and_who(entry.row), what)
+            return {"url": url, "number": before.number, "when_and_who": when_and_who(entry.row), "what": what}
     return None
 
 

@@ -22,10 +22,9 @@ from ..inspection.words import reach_in_words, rejected_now_in_words
 from ..models import AccessEntry
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
-from ..usage.reports.totals import about, believable
+from ..usage.reports.totals import about
 from ..values.references import Reference, reference_of
-from .formatting import breakable
-from .identities import in_words
+from .formatting import breakable, in_words
 from .pages import show
 from .viewer import Viewer
 
@@ -62,16 +61,9 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     context: dict[str, Any] = {"rows": [], "rule": rule, "most": MAX_ROWS}
     context["one_in"] = RECORDED_ONE_IN
     try:
-        found = recent(rule=rule)
-        in_flood = any(each.is_estimate for each in found)
-        order = request.GET.get("order") or ("times" if in_flood else "last")
-        found.sort(key=lambda each: (_times_of(each) if order == "times" else 0, each.at_us), reverse=True)
-        context |= {
-            "rows": [*_rows(viewer, found[:MAX_ROWS], records)],
-            "order": order,
-            "is_estimated": in_flood,
-            "order_query": urlencode({"rule": rule} if rule else {}),
-        }
+        found = recent(MAX_ROWS, rule)
+        context["rows"] = [*_rows(viewer, found, records)]
+        context["is_estimated"] = any(each.is_estimate for each in found)
     except EngineUnavailable:
         context["unavailable"] = True
     if "part" in request.GET:
@@ -79,15 +71,10 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     context |= {
         "rules": sorted(records),
         "every": UPDATE_SECONDS,
-        "query": urlencode({name: value for name in ("rule", "order") if (value := request.GET.get(name))}),
+        "query": urlencode({"rule": rule} if rule else {}),
         "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees(AccessEntry) else "",
     }
     return show(page_of, request, "rejections", _("Recent rejections"), context)
-
-
-def _times_of(each: Rejection) -> int:
-    """Return how often the caller was rejected; 0 = few, which come last."""
-    return believable(each.times, is_estimate=each.is_estimate) or 0
 
 
 def _rows(viewer: Viewer, rejections: list[Rejection], records: Mapping[str, RuleRecord]) -> Iterator[Row]:

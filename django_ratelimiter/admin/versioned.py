@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin, messages
-from django.contrib.admin.models import LogEntry
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -22,12 +21,11 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..engine.base import Version
 from ..models import Rule, RuleLimit, RuleSetVersion
 from ..models.validation import validate_line
 from ..rules import cache
 from ..rules.stored.history.log import latest_change_of
-from ..rules.stored.storage import primary, snapshots
+from ..rules.stored.storage import primary
 from .formatting import when_and_who
 from .pages import NulSafeAdmin
 
@@ -180,22 +178,15 @@ class VersionedAdmin(NulSafeAdmin):
         if request.method != "POST":
             return super().changeform_view(request, object_id, form_url, extra_context)
         summary = f"{self.opts.model_name} {request.POST.get('slug', '')} {'saved' if object_id else 'added'}"
-        with saved_as_version(request, summary, _reason(request)):
+        # If the form rejects the reason, nothing is saved, so it is never stored.
+        with saved_as_version(request, summary, request.POST.get(REASON, "").strip()):
             row = self.get_object(request, unquote(object_id)) if object_id else None
-            if row is not None:
-                self.note_lock(request, row)
             if row is not None and self.has_change_permission(request, row):
                 request.ratelimiter_refused = is_outdated(request, row)  # type: ignore[attr-defined]
             response = super().changeform_view(request, object_id, form_url, extra_context)
             if not getattr(request, "ratelimiter_saved", False):
                 raise SaveAborted
         return response
-
-    def note_lock(self, request: HttpRequest, row: Model) -> None:
-        """Set `request.ratelimiter_locked` to the row's key if it cannot be saved, but could when its form was opened.
-
-        Then the form is shown again with the input.
-        """
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)
@@ -208,14 +199,6 @@ class VersionedAdmin(NulSafeAdmin):
             context |= {"reason_field": form[REASON], "seen_field": form[SEEN]}
         return super().render_change_form(request, context, *args, **kwargs)
 
-    def construct_change_message(self, request: Any, form: Any, formsets: Any, add: bool = False) -> Any:
-        """Return the message for the log: Django's list of fields, or with the reason in one text."""
-        message = super().construct_change_message(request, form, formsets, add)
-        if not (reason := _reason(request)):
-            return message
-        text = LogEntry(change_message=json.dumps(message, default=str)).get_change_message()
-        return f"{text} {_('Reason: %(reason)s') % {'reason': reason}}"
-
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with saved_as_version(request, f"{self.opts.model_name} {obj} deleted"):
             super().delete_model(request, obj)
@@ -223,19 +206,6 @@ class VersionedAdmin(NulSafeAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with saved_as_version(request, f"{self.opts.model_name}s deleted: {', '.join(map(str, queryset))}"):
             super().delete_queryset(request, queryset)
-
-
-def _reason(request: HttpRequest) -> str:
-    """Return the entered reason. If the form rejects it, nothing is saved, so it is never stored."""
-    return request.POST.get(REASON, "").strip()
-
-
-def report_version(page: admin.ModelAdmin[Any], request: HttpRequest, version: Version, text: str, reason: str) -> None:
-    """Log a new version with the reason for it, and show what was done; warn if it could not be published."""
-    row = snapshots(version).defer("snapshot").first()
-    page.log_change(request, row, f"{text} {_('Reason: %(reason)s') % {'reason': reason}}")
-    messages.success(request, text)
-    transaction.on_commit(partial(warn_if_unpublished, request), using=primary())
 
 
 def warn_if_unpublished(request: HttpRequest) -> None:

@@ -15,8 +15,9 @@ from django.utils.translation import gettext as _
 
 from ..models import Rule, Tier, UsageBucket
 from ..values.digests import whole
-from .identities import CALLER_PERMISSIONS
 
+#: Users with one of these permissions may see a caller's page.
+CALLER_PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", "django_ratelimiter.unblock_caller")
 #: The permission to see usage, and which callers were rejected.
 VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
@@ -11,14 +11,14 @@ from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, Validat
 from django.db import models
 from django.db.models import F, Field, ForeignKey, Q
 from django.db.models.functions import Coalesce
-from django.utils.formats import number_format
 from django.utils.text import capfirst
-from django.utils.translation import gettext, pgettext_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..engine.calendars import CALENDARS
 from ..engine.limits import MAX_SLOTS, OPTIONS, Limit, check_sync_interval, options_from, sync_seconds
 from ..engine.registry import ANCHORS, DEFAULT, REFILLS, Algorithm
+from ..values.windows import window_in_short
 from .rules import Rule
 from .tiers import Tier
 from .validation import LazyText
@@ -32,14 +32,6 @@ NOT_GIVEN: Final[Mapping[str, Any]] = {
     "timezone": "",
     "max_delay_ms": 0,
 }
-
-#: Seconds, and their abbreviation.
-_UNITS: Final = (
-    (86_400, pgettext_lazy("days, abbreviated", "d")),
-    (3_600, pgettext_lazy("hours, abbreviated", "h")),
-    (60, pgettext_lazy("minutes, abbreviated", "min")),
-    (1, pgettext_lazy("seconds, abbreviated", "s")),
-)
 
 #: Columns with another name than the engine's option.
 COLUMNS: Final = {"window": "window_seconds", "max_delay": "max_delay_ms"}
@@ -89,21 +81,6 @@ def columns_used(algorithm: str, calendar: str = "") -> frozenset[str]:
 def choices_of(column: str) -> tuple[tuple[str, Any], ...]:
     """Return the choices of a column. Fields call this, so that a new algorithm needs no migration."""
     return tuple([(str(word), _LABELS.get(word, word.replace("_", " "))) for word in WORDS[column]])
-
-
-def window_in_short(seconds: Any) -> str:
-    """Return a window in the longest unit that divides it, for columns of lists: "d", "12 h", "0.25 s".
-
-    A value that is not a number, in an unsaved row, is returned unchanged.
-    """
-    try:
-        value = Decimal(str(seconds))
-        found = next((each for each in _UNITS if value and not value % each[0]), _UNITS[-1])
-    except InvalidOperation:
-        return str(seconds)
-    count = f"{value / found[0]:f}"
-    count = number_format(count.rstrip("0").rstrip(".")) if "." in count else count
-    return str(found[1]) if count == "1" else f"{count} {found[1]}"
 
 
 class RuleLimitQuerySet(models.QuerySet["RuleLimit"]):

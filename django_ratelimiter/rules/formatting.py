@@ -15,8 +15,8 @@ from django.utils.translation import get_language, gettext_lazy, ngettext, ngett
 from django.utils.translation import gettext as _
 
 from ..engine.limits import OPTIONS, Limit
-from ..models.limits import window_in_short
 from ..values.bounds import MAX_NAMES
+from ..values.windows import window_in_short
 from .records import LimitRecord, RuleRecord
 
 #: Seconds, the text of a quota per that many, and their own text; the longest unit that divides a window is used.

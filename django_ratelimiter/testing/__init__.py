@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .assertions import aassert_limited, assert_limited
-from .counts import clear_counts
-from .override import START, FrozenClock, RulesInForce, override_rules
+from .override import START, FrozenClock, RulesInForce, clear_counts, override_rules
 
 __all__ = [
     "START",

@@ -1,4 +1,4 @@
-"""Rules for the duration of a test, counted in memory, and the clock that they count by."""
+"""Rules for the duration of a test, counted in memory, the clock that they count by, and deleting counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from math import ceil
 from typing import Any, Final
 from unittest.mock import patch
@@ -17,7 +18,10 @@ from ..conf import django_setting
 from ..engine.base import Charge, Verdict, Version
 from ..engine.limits import OPTIONS, Limit
 from ..engine.memory import MemoryEngine
-from ..limiter import events, io, slots
+from ..engine.redis import RedisEngine
+from ..engine.redis.connections.faults import is_refused
+from ..exceptions import EngineUnavailable
+from ..limiter import events, fallback, io, slots
 from ..rules import cache
 from ..rules.records import RuleRecord, TierRecord
 from ..rules.ruleset import NO_VERSION, RuleSet, rule_from
@@ -37,6 +41,10 @@ START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: If there is no tier, the tiers of callers are not looked up, and responses do not vary by cookie.
 _SOME_TIER: Final = TierRecord("some", "some", 0, "none")
+
+
+#: The keys that stay when counts are deleted: they contain the version of the rules, and no counts.
+_PRESERVED: Final = (b"version", b"shards")
 
 
 class FrozenClock:
@@ -254,3 +262,35 @@ def _entry(one: Any) -> dict[str, Any]:
 def _check_names(what: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     if unknown := given.keys() - {*known}:
         raise ValueError(f"A {what} has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}.")
+
+
+def clear_counts() -> None:
+    """Delete all counters, and all usage that has not been collected. Only for tests.
+
+    This clears the memory of this process. On Redis, it finds and deletes every key of this test database, in the
+    database of CACHE_ALIAS, except the version of the rules. If the user of Redis may not run SCAN, this process
+    counts under new names from now on. Raises EngineUnavailable if Redis does not answer. Counts of your own ENGINE are
+    not changed.
+    """
+    engine: Any = backend.get_engine()
+    exact = getattr(engine, "engine", engine)
+    if isinstance(exact, MemoryEngine):
+        exact.clear()
+    elif isinstance(exact, RedisEngine):
+        try:
+            for shard in range(exact.shards):
+                exact.commands.run(shard, partial(_delete, exact.prefix(shard)))
+        except EngineUnavailable as error:
+            if not (isinstance(error.__cause__, Exception) and is_refused(error.__cause__)):
+                raise
+            backend.begin_namespace()
+        backend.reset_engine()  # with what this process has in hand
+    fallback.local.clear()
+    backend.usage_buffer._forget()
+
+
+def _delete(prefix: str, client: Any) -> None:
+    keys: list[Any] = [name.encode() if isinstance(name, str) else name for name in client.scan_iter(f"{prefix}*")]
+    for name in keys:
+        if name.removeprefix(prefix.encode()) not in _PRESERVED:
+            client.delete(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -26,8 +27,11 @@ HISTORY = reverse("admin:django_ratelimiter_history")
 ALL = ("view_rule", "change_rule", "change_rulelimit", "publish_rule")
 
 
-def version_page(version: object, kind: str = "version") -> str:
-    return reverse(f"admin:django_ratelimiter_history_{kind}", args=[str(version)])
+def version_page(version: int | str, kind: str = "version") -> str:
+    """The address of a page about a version: of this key, or of the latest with this number."""
+    if isinstance(version, int):
+        version = version_key(RuleSetVersion.objects.filter(number=version)[0])
+    return reverse(f"admin:django_ratelimiter_history_{kind}", args=[version])
 
 
 @pytest.fixture
@@ -46,10 +50,13 @@ def good(rule: Rule) -> int:
     return good
 
 
+def version_key(version: Any) -> str:
+    return f"{version.number}-{version.epoch}"
+
+
 def seen() -> str:
     """What the page says of the version that it was opened at."""
-    version = storage.committed_version()
-    return f"{version.number}-{version.epoch}"
+    return version_key(storage.committed_version())
 
 
 class TestList:
@@ -236,8 +243,7 @@ OVERVIEW = reverse("admin:app_list", args=["django_ratelimiter"])
 
 def back(version: int) -> str:
     """The address of the page that asks whether to bring back a version."""
-    row = RuleSetVersion.objects.get(number=version)
-    return reverse("admin:django_ratelimiter_history_bring_back", args=[f"{row.number}-{row.epoch}"])
+    return version_page(version, "bring_back")
 
 
 def offer(version: int) -> str:
@@ -264,7 +270,7 @@ def test_bringing_back_is_offered_where_the_operator_is(admin_client: Client, ru
         response = admin_client.get(page)
         assert offer(sound) in shown(response), page
         assert says in text_of(response), page
-    for page in (page_of(rule, "history"), reverse("admin:django_ratelimiter_history_version", args=[sound + 1])):
+    for page in (page_of(rule, "history"), reverse("admin:django_ratelimiter_history_version", args=[seen()])):
         assert f"Bring back version {sound}, the one before" in text_of(admin_client.get(page)), page
     assert number() == sound + 1  # nothing of that has changed anything
 

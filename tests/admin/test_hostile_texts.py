@@ -47,7 +47,7 @@ PARAMETERS: Final = (
     *("rule", "tier", "period", "by", "caller", "since", "until", "kind", "value", "is", "digest", "q", "p", "o", "e"),
     *("method", "path", "view", "scope", "user", "ip", "status", "api_key", "from", "to", "slug", "older"),
     "limits-0-quota",
-    *("copy", "view_name", "when", "part", "quota", "window_seconds", "algorithm", "cost", "partition_by", "name"),
+    *("copy", "view_name", "part", "quota", "window_seconds", "algorithm", "cost", "partition_by", "name"),
     *("curl", "pasted", "session", "identity", "body", "act", "reason", "token", "multiplier", "date", "message"),
 )
 

@@ -75,7 +75,7 @@ def test_a_caller_s_page(blocked: User, operator: Callable[..., Client]) -> None
     page = " ".join(response.content.decode().split())
     assert near("until ", page)
     assert "hourly" in page
-    [url] = [link.url for link in response.context["links"] if link.name == "more"]
+    [url] = [url for name, url, _text in response.context["links"] if name == "more"]
     sent = BrowserForm(client.get(url).content.decode()).sent
     assert client.post(url, sent).status_code == 302
     day = datetime.fromisoformat(sent["ends_at_0"][0])

@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
-from django_ratelimiter.admin.identities import names_in_words
+from django_ratelimiter.admin.formatting import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.values.partitions import encode_partition

@@ -225,7 +225,7 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         assert "<h1>All callers together</h1>" in text
         assert f'All callers share one counter of this rule: <a href="{address}">{rule.name}</a>.' in text
         assert f"explain/?{urlencode({'reference': shared})}" in text
-        assert [row.counter.rule.slug for row in page.context["counters"]] == ["Site"]
+        assert [row["counter"].rule.slug for row in page.context["counters"]] == ["Site"]
         assert "Reset all counters" not in text
         assert "Whether this caller is blocked" not in text
     page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})

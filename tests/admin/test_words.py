@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from django.utils import translation
 
-from django_ratelimiter.admin.formatting import breakable, place_in_words
-from django_ratelimiter.admin.identities import IDENTITY_LABELS
+from django_ratelimiter.admin.formatting import IDENTITY_LABELS, breakable, place_in_words
 from django_ratelimiter.engine.limits import OPTIONS, Limit
 from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import formatting

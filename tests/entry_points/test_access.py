@@ -12,11 +12,10 @@ from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
-from django_ratelimiter import limiter
+from django_ratelimiter import identity, limiter
 from django_ratelimiter.engine.redis.connections.async_transport import AsyncTransport
 from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.limiter import charges
 from django_ratelimiter.models import AccessEntry, Tier
 from django_ratelimiter.rules import ttl_cache
 from django_ratelimiter.rules.stored import storage
@@ -246,5 +245,5 @@ class TestByDigest:
     def test_costs_nothing_where_there_is_none(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         enter(value="198.51.100.7")
         storage.access_list()
-        monkeypatch.setattr(charges, "digests_by", None)
+        monkeypatch.setattr(identity, "_digests_by", None)
         assert ask(client).status_code == 200

@@ -31,7 +31,7 @@ from ...rules.tiers import callers_differ
 from ...values.partitions import is_identity
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
-from ..identities import label_of
+from ..formatting import label_of
 from ..pages import show
 from ..rejections import rejection_rows
 from ..viewer import Viewer

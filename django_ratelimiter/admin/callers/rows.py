@@ -24,8 +24,7 @@ from ...usage.reports.callers import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.references import reference_of
 from ...values.terminal import without_controls
-from ..formatting import period_in_words, split_in_words
-from ..identities import may_see_names
+from ..formatting import may_see_names, period_in_words, split_in_words
 from ..pages import NulSafeAdmin
 from ..viewer import Viewer
 from .forms import HASHED
@@ -63,16 +62,8 @@ class CallerRowAdmin(NulSafeAdmin):
         return HttpResponseRedirect(f"{url}?{query}") if url else None
 
 
-class ActLink(NamedTuple):
-    """A link to a form that does something for the caller. name: in the page."""
-
-    name: str
-    url: str
-    text: str
-
-
-def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[ActLink]:
-    """Yield the links to forms that this operator may save. back: the query of the caller's page.
+def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, URL and text of the forms that this operator may save. back: the query of the caller's page.
 
     A caller whose own access entry is in force has no link to another one: the page lists that entry.
     """
@@ -84,15 +75,15 @@ def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[ActLi
     if callers_differ(report.rules) and (whom := _assigned_to(caller, entry)):
         whom |= {"ends_at_0": friday.isoformat(), BACK: back}
         if url := viewer.form_url("add", TierAssignment, multiplier="2", **whom):
-            yield ActLink("more", url, _("Allow more"))
-            yield ActLink("tier", viewer.form_url("add", TierAssignment, **whom), _("Change tier"))
+            yield "more", url, _("Allow more")
+            yield "tier", viewer.form_url("add", TierAssignment, **whom), _("Change tier")
     if entry is not None and not any(_is_own(row, caller, entry) for row in report.grounds.entries):
         kind, value = entry
         shown = {"user": by_key(value), "api_key": f"{HASHED}{value}"}.get(kind, value)
         until = {"expires_at_0": (today + timedelta(days=1)).isoformat(), BACK: back}
         for action, text in (("allow", _("Allow past all rules")), ("deny", _("Deny every request"))):
             if url := viewer.form_url("add", AccessEntry, action=action, **{kind: shown}, **until):
-                yield ActLink(action, url, text)
+                yield action, url, text
 
 
 def _assigned_to(caller: Caller, entry: tuple[str, str] | None) -> dict[str, str]:
@@ -141,15 +132,6 @@ def _ways_of(caller: Caller) -> list[tuple[str, ...]]:
 MAX_DAYS: Final = 200
 
 
-class CounterRow(NamedTuple):
-    """A counter, what it is counted by, and its state."""
-
-    counter: Counter
-    rule_url: str
-    counted_by: str
-    state: str
-
-
 class RuleLink(NamedTuple):
     """A rule's name and the URL of its page; "" = no access. until: when it allows requests again; "" = not shown."""
 
@@ -172,11 +154,17 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     return viewer.explain_url(known)
 
 
-def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[CounterRow]:
+def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, Any]]:
     """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
     found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
     return [
-        CounterRow(each, viewer.rule_url(each.rule.slug), _counted_by(each), counter_in_words(each)) for each in found
+        {
+            "counter": each,
+            "rule_url": viewer.rule_url(each.rule.slug),
+            "counted_by": _counted_by(each),
+            "state": counter_in_words(each),
+        }
+        for each in found
     ]
 
 
@@ -187,25 +175,11 @@ def _counted_by(counter: Counter) -> str:
     return _("by %(by)s") % {"by": by} if counter.rule.partition_by else by
 
 
-class State(NamedTuple):
-    """The rules that reject the caller now, for the first line of the page.
-
-    own: those with the caller's own counter. shared: what is at its limit for all callers, and by which rule.
-    elsewhere: those for a scope that no view names.
-    """
-
-    own: Sequence[RuleLink]
-    shared: Sequence[tuple[str, RuleLink]]
-    elsewhere: Sequence[RuleLink]
-
-
-def state_of(blocking: Blocking, viewer: Viewer) -> State:
-    """Return the state of the caller."""
-    own, shared, elsewhere = blocking
-    in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in shared}.values())
-    return State(
-        _named(own, viewer), list(zip(in_words, _named(shared, viewer), strict=True)), _named(elsewhere, viewer)
-    )
+def state_of(blocking: Blocking, viewer: Viewer) -> dict[str, Any]:
+    """Return the rules that reject the caller now; with those of shared counters, what is at its limit for all."""
+    own, shared, elsewhere = (_named(each, viewer) for each in blocking)
+    in_words = map(at_limit_in_words, {each.rule.slug: each.rule for each in blocking.shared}.values())
+    return {"own": own, "shared": [*zip(in_words, shared, strict=True)], "elsewhere": elsewhere}
 
 
 def _named(blocked: Iterable[Counter], viewer: Viewer) -> list[RuleLink]:
@@ -234,17 +208,14 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
             "row": each,
             "url": viewer.row_url(each) and viewer.url(f"{each._meta.model_name}_change", each.pk, **{BACK: back}),
             "end_url": viewer.form_url("delete", type(each), each.pk, **{BACK: back}),
-            "period": period_in_words(*period_of(each)),
+            "period": period_in_words(None, each.expires_at)
+            if isinstance(each, AccessEntry)
+            else period_in_words(each.starts_at, each.ends_at),
             "times": "" if getattr(each, "multiplier", 1) == 1 else f"{each.multiplier.normalize():f}",
             "counts": each.pk in counting,
         }
         for each in rows
     ]
-
-
-def period_of(row: TierAssignment | AccessEntry) -> tuple[datetime | None, datetime | None]:
-    """Return when a row begins and ends; `None` = always."""
-    return (None, row.expires_at) if isinstance(row, AccessEntry) else (row.starts_at, row.ends_at)
 
 
 def known_usage(counters: Sequence[Counter]) -> Usage:

@@ -7,9 +7,8 @@ from typing import Any
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
-from django.db.models import Count, Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from ...databases import is_beside_users
@@ -30,47 +29,12 @@ GRANT = {
 }
 
 
-class PeriodFilter(admin.SimpleListFilter):
-    """Filters rows that have not started, are active, or have ended. begin, end: their fields."""
-
-    title = _("when")
-    parameter_name = "when"
-    begin, end = "starts_at", "ends_at"
-    choices_offered: tuple[tuple[str, Any], ...] = (
-        ("now", _("in force")),
-        ("later", _("to come")),
-        ("over", _("over")),
-    )
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
-        return self.choices_offered
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        now = timezone.now()
-        later = Q(**{f"{self.begin}__gt": now}) if self.begin else Q(pk__in=[])
-        over = Q(**{f"{self.end}__lte": now})
-        not_over = Q(**{self.end: None}) | Q(**{f"{self.end}__gt": now})
-        conditions = {"now": not_over & ~later, "later": later, "over": over}
-        return queryset.filter(conditions.get(self.value() or "", Q()))
-
-
-class EntryPeriodFilter(PeriodFilter):
-    """The same for access entries, which start at once."""
-
-    begin, end = "", "expires_at"
-    choices_offered = (("now", _("in force")), ("over", _("over")))
-
-
 @admin.register(Tier)
 class TierAdmin(VersionedAdmin):
     """Tiers."""
 
-    list_display = ("name", "slug", "rank", "default_for", "assigned")
+    list_display = ("name", "slug", "rank", "default_for")
     search_fields = ("name", "slug")
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        tiers = super().get_queryset(request)
-        return tiers.annotate(assigned=Count("assignments"))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """Return what Django does; limits of a file's locked rules protect their tier."""
@@ -81,11 +45,6 @@ class TierAdmin(VersionedAdmin):
     def get_prepopulated_fields(self, request: HttpRequest, obj: Any = None) -> dict[str, Any]:
         return {} if obj else {"slug": ("name",)}
 
-    @admin.display(description=_("assignments"), ordering="assigned")
-    def assigned(self, tier: Any) -> int:
-        """Return the number of assignments."""
-        return int(tier.assigned)
-
 
 @admin.register(TierAssignment)
 class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
@@ -94,7 +53,7 @@ class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
     pages = (Page("caller/", caller_view, sees_callers),)
     form = AssignmentForm
     list_display = ("subject", "tier", "times", "anchor_day", "period", "reason")
-    list_filter = ("tier", PeriodFilter)
+    list_filter = ("tier",)
     list_select_related = ("tier",)
     raw_id_fields = ("user",)
 
@@ -197,7 +156,7 @@ class AccessEntryAdmin(CallerRowAdmin):
     form = AccessEntryForm
     radio_fields = {"action": admin.VERTICAL}  # noqa: RUF012
     list_display = ("subject", "action_word", "period", "reason")
-    list_filter = ("action", "kind", EntryPeriodFilter)
+    list_filter = ("action", "kind")
     search_fields = ("value", "reason")
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:

@@ -73,12 +73,12 @@ def overview_context(request: HttpRequest) -> dict[str, Any]:
 
 
 def _version(status: Status, viewer: Viewer) -> Mapping[str, Any] | None:
-    if not status.number:
+    if not status.latest.number:
         return None
     return {
-        "number": status.number,
+        "number": status.latest.number,
         "row": status.version,
-        "url": viewer.url("history_version", str(status.number)) or viewer.url("history"),
+        "url": viewer.version_url("history_version", status.latest) or viewer.url("history"),
         **_way_back(viewer),
     }
 

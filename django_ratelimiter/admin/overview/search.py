@@ -28,7 +28,7 @@ from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
-from ..identities import may_see_names
+from ..formatting import may_see_names
 from ..pages import show
 from ..viewer import Viewer
 
@@ -45,7 +45,6 @@ SUGGESTED_FOR: Final = range(2, 101)
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
-_OF_ANOTHER_MODEL: Final = re.compile(r"\w+(?:\.\w+)*\.[A-Z]\w*:.+")
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -150,12 +149,7 @@ def _rules_by(condition: Q, viewer: Viewer) -> Iterator[Match]:
 
 
 def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key.
-
-    Also a caller of another model, such as "shop.Device:7".
-    """
-    if _OF_ANOTHER_MODEL.fullmatch(text):
-        yield Match(_("Caller"), text, viewer.caller_url("user", by_key(text)))
+    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key."""
     sees_names = may_see_names(viewer.request.user)
     for user in _users_of(text):
         name = without_controls(user.get_username()) if sees_names else str(user.pk)

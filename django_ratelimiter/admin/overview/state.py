@@ -137,14 +137,14 @@ class Status(NamedTuple):
     """The state of the limiter.
 
     state: "on", "stopped" by an operator, "disabled" by the settings, or "degraded": the failure policies decide.
-    stopped: when and by whom; `None` = not stopped, or not known. number: of the latest version in the database; 0 =
-    there is none. version: its author; `None` = not stored. older: the older versions in shards of the engine, with the
-    number of shards. held: what the engine holds; without a reply, nothing is wrong.
+    stopped: when and by whom; `None` = not stopped, or not known. latest: the version in the database; its number is
+    0 if there is none. version: its author; `None` = not stored. older: the older versions in shards of the engine,
+    with the number of shards. held: what the engine holds; without a reply, nothing is wrong.
     """
 
     state: str
     stopped: RuleSetVersion | None
-    number: int
+    latest: Version
     version: RuleSetVersion | None
     older: Mapping[int, int]
     held: published.Held
@@ -159,7 +159,7 @@ def read_status(health: Health) -> Status:
     older = _older(health.versions, committed)
     state = _state(enforced, health)
     held = published.compared(health.versions[0]) if health.versions else published.Held.OURS
-    return Status(state, stopped, committed.number, latest, older, held)
+    return Status(state, stopped, committed, latest, older, held)
 
 
 def _older(versions: Iterable[Version | None], than: Version) -> Mapping[int, int]:
@@ -220,7 +220,7 @@ def status_items(status: Status, health: Health, viewer: Viewer) -> Iterator[Ite
     history = viewer.url("history")
     yield Item(
         "bad",
-        text % {"number": status.number, "older": older},
+        text % {"number": status.latest.number, "older": older},
         [(pgettext("of the rules", "History"), history)] if history and viewer.sees_rules else [],
         _("To publish it now: manage.py ratelimit collect"),
     )

@@ -15,9 +15,6 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.db.models.signals import post_save, pre_save
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
@@ -58,10 +55,14 @@ class RuleActions(admin.ModelAdmin):
     @admin.action(description=gettext_lazy("Enforce selected rules"), permissions=["publish"])
     def enforce(self, request: HttpRequest, queryset: QuerySet[Rule]) -> HttpResponse | None:
         """Enforce the rules, after a confirmation if one would be enforced for all callers."""
-        question = question_page(self, request, queryset)
-        if question is None:
+        rules = list(queryset)
+        affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
+        if not affected or CONFIRM in request.POST:
             self._switch(request, queryset, Rule.Mode.ENFORCE)
-        return question
+            return None
+        names = {"confirm_name": CONFIRM, "checkbox_name": ACTION_CHECKBOX_NAME}
+        context = {"rules": rules, "for_everybody": affected, **names}
+        return show(self, request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
 
     @admin.action(description=gettext_lazy("Reset the counters of selected rules"), permissions=["change"])
     def forget(self, request: HttpRequest, queryset: QuerySet[Rule]) -> None:
@@ -109,21 +110,6 @@ class RuleActions(admin.ModelAdmin):
             self.message_user(request, text % {"mode": mode.label}, messages.WARNING)
 
 
-def question_page(page_of: Any, request: HttpRequest, queryset: QuerySet[Rule]) -> TemplateResponse | None:
-    """Return the confirmation page before the action enforces these rules; `None` = not needed, or confirmed."""
-    rules = list(queryset)
-    affected = [rule for rule in rules if rule.mode != Rule.Mode.ENFORCE and rule.is_for_everybody]
-    if not affected or CONFIRM in request.POST:
-        return None
-    context = {
-        "rules": rules,
-        "for_everybody": affected,
-        "confirm_name": CONFIRM,
-        "checkbox_name": ACTION_CHECKBOX_NAME,
-    }
-    return show(page_of, request, "enforce_confirmation", _("Enforce these rules for everybody?"), context)
-
-
 def _raise_generations(limits: Sequence[RuleLimit]) -> None:
     """Give all limits of a rule the same new generation."""
     highest: dict[int, int] = {}
@@ -158,13 +144,6 @@ def rules_download_view(_page_of: Any, request: HttpRequest) -> HttpResponse:
     response = HttpResponse(text_of_database("yaml"), content_type="application/yaml; charset=utf-8")
     response["Content-Disposition"] = 'attachment; filename="ratelimits.yaml"'
     return response
-
-
-def owner_note(rule: Rule) -> SafeString:
-    """Return the owner of a rule for the list; empty for the admin, the usual owner."""
-    if rule.owner == Rule.Owner.ADMIN:
-        return SafeString("")
-    return format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
 
 
 def locked_among(rules: Any) -> list[str]:

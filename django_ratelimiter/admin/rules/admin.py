@@ -1,7 +1,8 @@
-"""The admin's pages of rules, with their limits."""
+"""The admin's pages of rules, with their limits, and their list."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -9,23 +10,27 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import Rule
+from ...models import Rule, RuleLimit
 from ...rules import cache
 from ...rules import inline as code
-from ...rules.stored.compiler import reasons_against
+from ...rules.formatting import limits_in_short, limits_in_words
+from ...rules.records import RuleRecord
+from ...rules.routes import views, views_of
+from ...rules.ruleset import RuleSet
+from ...rules.stored.compiler import reasons_against, snapshot_of_rows
 from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
 from ..history import history_bring_back_view, history_version_view, history_view, offered_undo, rule_history_view
 from ..overview.search import may_search, search_view
 from ..pages import Page, PagesAdmin
-from ..versioned import SEEN
 from ..viewer import Viewer
 from .actions import (
     MAY_SWITCH,
@@ -34,14 +39,12 @@ from .actions import (
     is_locked,
     locked_among,
     name_locked,
-    owner_note,
     rules_download_view,
 )
 from .forms import RuleForm, show_question
 from .limits import LimitsInWords, RuleLimitInline, limits_context, live_preview
-from .listing import RuleChangeList, TierFilter, ViewFilter, in_words
 from .presets import PrefilledAdmin, presets
-from .targets import TargetForm, doubts, place_with_doubts, suggestions, typed_views_in_words, views_in_words
+from .targets import TargetForm, doubts, names_of, place_with_doubts, suggestions, typed_views_in_words, views_in_words
 
 #: In the order of an operator's thoughts. The limits follow the fieldset with this class; see the page's template.
 FIELDSETS: Final[Any] = (
@@ -76,6 +79,90 @@ _IN_WORDS: Final = {"partition_by": "counted_by", "methods": "methods_shown"}
 
 #: Shown by admin sites that have our rules and no template of their own; see there.
 HOME_TEMPLATE: Final = "admin/django_ratelimiter/index.html"
+
+
+#: A non-breaking space.
+NO_BREAK: Final = "\u00a0"
+
+
+def in_words(rule: RuleRecord) -> dict[str, str]:
+    """Return a rule written in code as text."""
+    limits = [record.limit for records in rule.limits.values() for record in records]
+    rejects_all = bool(limits) and all(limit.capacity < rule.cost for limit in limits)
+    return {
+        "slug": rule.slug,
+        "mode": rule.mode,
+        "mode_in_words": str(Rule.Mode(rule.mode).label),
+        "counted_by": split_in_words(rule),
+        "limits": _("rejects every request") if rejects_all else limits_in_words(rule),
+    }
+
+
+class RuleChangeList(ChangeList):
+    """A page of rules. Their limits come from one compilation."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows: list[Any] = list(self.result_list)
+        compiled = RuleSet.from_snapshot(snapshot_of_rows(partial(_of_rules, [rule.slug for rule in rows])))
+        words = {rule.slug: _limits(rule, list(compiled.tiers)) for rule in compiled.rules}
+        for slug, reason in compiled.left_out:
+            words[slug] = format_html('<span class="ratelimiter-left-out">{}</span>', _("Not in force. %s") % reason)
+        for rule in rows:
+            rule.in_words = words.get(rule.slug, "")  # a replica may still list a deleted rule
+        self.result_list = rows
+
+
+def _of_rules(slugs: list[str], rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return the rows that are needed to compile a page's rules: compiling 500 rules takes a second."""
+    columns: dict[type[Model], str] = {Rule: "slug", RuleLimit: "rule__slug"}
+    column = columns.get(rows.model)
+    return rows.filter(**{f"{column}__in": slugs}) if column else rows
+
+
+def _limits(rule: RuleRecord, tiers: list[str]) -> SafeString:
+    """Return its limits as a short text without breaks inside a limit, and in full in the title attribute."""
+    short = limits_in_short(rule, tiers).replace(" ", NO_BREAK)
+    short = short.replace(f",{NO_BREAK}", ", ").replace(f"{NO_BREAK}+{NO_BREAK}", " + ")
+    return format_html('<span title="{}">{}</span>', limits_in_words(rule), short)
+
+
+class TierFilter(admin.RelatedFieldListFilter):
+    """Shows the rules that have a limit for a tier, or one for all tiers that have none of their own."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.empty_value_display = format_html("{}", _("every other tier"))
+
+
+class ViewFilter(admin.SimpleListFilter):
+    """Shows the rules that may match a view: by its name, its route, its path or its scope, or because they match all.
+
+    Offers the views that some rule names, and accepts any other by its name.
+    """
+
+    title = gettext_lazy("view")
+    parameter_name = "view"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        chosen = {self.value() or ""}
+        self._rules = list(Rule.objects.only("path_kind", "path", "view_name", "scope"))
+        names = sorted(chosen | {rule.view_name for rule in self._rules})
+        known = {view.name for view in views()}
+        return [(name, name) for name in names if name in known]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Rule]) -> QuerySet[Rule]:
+        name = self.value()
+        if not name:
+            return queryset
+        found = [view for view in views() if view.name == name]
+        rules = [
+            rule.pk
+            for rule in self._rules
+            if any(view.may_match(rule) for view in found)
+            or (rule.path_kind == "exact" and any(view.varies for view in found) and name in names_of(views_of(rule)))
+        ]
+        return queryset.filter(pk__in=rules)
 
 
 def rule_sentences_view(_page_of: Any, request: HttpRequest) -> JsonResponse:
@@ -135,21 +222,10 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
         return {**super().get_model_perms(request), "switch": Viewer(request).may(MAY_SWITCH)}
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        typed = getattr(request, "ratelimiter_locked", None)  # shown again with an error, so nothing is saved
-        is_free = obj is None or not is_locked(obj) or obj.pk == typed
-        return super().has_change_permission(request, obj) and is_free
+        return super().has_change_permission(request, obj) and (obj is None or not is_locked(obj))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_delete_permission(request, obj) and (obj is None or not is_locked(obj))
-
-    def note_lock(self, request: HttpRequest, row: Model) -> None:
-        if is_locked(row) and request.POST.get(SEEN):  # missing in a form that was opened while it was locked
-            request.ratelimiter_locked = row.pk  # type: ignore[attr-defined]
-
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if change and is_locked(obj):
-            raise PermissionDenied
-        super().save_model(request, obj, form, change)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return RuleChangeList
@@ -240,8 +316,12 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
     @admin.display(description=gettext_lazy("mode"), ordering="mode")
     def mode_shown(self, rule: Rule) -> str:
         """Return its mode, with a CSS class for the list, and its owner if that is not the admin."""
-        badge = '<span class="ratelimiter-badge ratelimiter-{}">{}</span>'
-        return format_html(badge, rule.mode, rule.get_mode_display()) + owner_note(rule)
+        badge = format_html(
+            '<span class="ratelimiter-badge ratelimiter-{}">{}</span>', rule.mode, rule.get_mode_display()
+        )
+        if rule.owner == Rule.Owner.ADMIN:  # the usual one
+            return badge
+        return badge + format_html('<br><span class="ratelimiter-owner">{}</span>', rule.get_owner_display())
 
     @admin.display(description=gettext_lazy("applies to"))
     def place(self, rule: Rule) -> str:

@@ -1,4 +1,4 @@
-"""The forms of the admin's pages of rules, and the field of a window: a number and its unit."""
+"""The forms of the admin's pages of rules, and their fields: a window as a number and its unit, and identities."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator
 from django.db.models import PositiveBigIntegerField
 from django.http import HttpRequest
+from django.utils.datastructures import MultiValueDict
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ...conf import has_identity, settings, unknown_identity
 from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN, columns_used
-from ...models.validation import METHODS
+from ...models.validation import METHODS, validate_identities
 from ...rules.stored.storage import committed_version
+from ...values.partitions import IDENTITIES
 from ..forecast import UnsavedForm
+from ..formatting import IDENTITY_LABELS
 from ..history import PUBLISH
-from ..identities import ChoiceListField, IdentitiesField
 from ..versioned import NotAColumn
 
 #: The seconds of each unit, and its name. Without a unit, as programs send it, the number is in seconds.
@@ -105,6 +108,59 @@ class WindowField(PlainDecimalField):
 
     def prepare_value(self, value: Any) -> Any:
         return value
+
+
+class IdentitiesWidget(forms.CheckboxSelectMultiple):
+    """Checkboxes, and a text field for other identities, separated by commas. Its name ends in "_others"."""
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        ticked = data.getlist(name) if isinstance(data, MultiValueDict) else data.get(name) or []
+        others = [word.strip() for word in str(data.get(f"{name}_others") or "").split(",")]
+        return list(dict.fromkeys([*ticked, *filter(None, others)]))
+
+    def render(self, name: str, value: Any, attrs: Any = None, renderer: Any = None) -> SafeString:
+        known = {choice for choice, _label in self.choices}
+        line = forms.TextInput({"class": "vTextField", "placeholder": "header:X-Tenant, path:pk, query:app"})
+        others = ", ".join(str(word) for word in value or () if word not in known)
+        own = {"id": f"{(attrs or {}).get('id', f'id_{name}')}_others", "aria-label": _("Others, separated by commas")}
+        return format_html(
+            '<div class="ratelimiter-identities">{}{}</div>',
+            super().render(name, value, attrs, renderer),
+            line.render(f"{name}_others", others, own),
+        )
+
+
+class ChoiceListField(forms.MultipleChoiceField):
+    """Several of a few known words, stored as a JSON list. If the row has no list, none is selected."""
+
+    widget = forms.CheckboxSelectMultiple(attrs={"class": "radiolist inline"})
+
+    def prepare_value(self, value: Any) -> Any:
+        return value if isinstance(value, list) else []
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return not isinstance(initial, list) or set(map(str, initial)) != set(data or [])
+
+
+class IdentitiesField(ChoiceListField):
+    """Existing identities: those of every project, those of the setting IDENTITIES, and those with a name."""
+
+    widget = IdentitiesWidget(attrs={"class": "radiolist inline"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(choices=_choices, **options)
+
+    def validate(self, value: Any) -> None:
+        if self.required and not value:
+            raise ValidationError(self.error_messages["required"], code="required")
+        validate_identities(value)
+        for name in value:
+            if not has_identity(name):
+                raise ValidationError(unknown_identity(name), code="unknown")
+
+
+def _choices() -> list[tuple[str, Any]]:
+    return [(name, IDENTITY_LABELS.get(name, name)) for name in (*IDENTITIES, *settings.IDENTITIES)]
 
 
 #: The fields of a limit with a number of units.

@@ -26,9 +26,8 @@ from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN, columns_used
 from ...rules.formatting import duration, per, rate_in_words, units
 from ...values.bounds import MAX_LIMITS
-from ..formatting import others_in_words
-from ..identities import IdentitiesField, label_of
-from .forms import RuleLimitForm, RuleLimitFormSet, SingleLimitForm
+from ..formatting import label_of, others_in_words
+from .forms import IdentitiesField, RuleLimitForm, RuleLimitFormSet, SingleLimitForm
 
 
 def sentences(row: RuleLimit) -> str:

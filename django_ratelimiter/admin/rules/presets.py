@@ -16,7 +16,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...models import Rule, RuleLimit, Tier
+from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN
 from ...rules.routes import views
 from ...values.bounds import MAX_LIMITS
@@ -36,7 +36,7 @@ _ATTEMPTS: Final = (
 
 
 class Preset(NamedTuple):
-    """An example. query: of the form of a new rule; "{login}" and "{tiers}" stand for what this project has."""
+    """An example. query: of the form of a new rule; "{login}" stands for this project's login view."""
 
     name: Any
     explanation: Any
@@ -58,21 +58,12 @@ _PRESETS: Final = (
         "slug=login-name&{login}&partition_by=field:username&missing_partition=ip" + _ATTEMPTS,
     ),
     Preset(
-        gettext_lazy("Public API by tier"),
-        gettext_lazy("Gives each user an hourly quota by tier, and callers without a tier 20 requests per minute."),
-        "slug=api&path_kind=prefix&path=/api/&partition_by=user&missing_partition=ip&{tiers}",
-    ),
-    Preset(
         gettext_lazy("Expensive report"),
         gettext_lazy("Lets each user have 2 reports in progress at once, and rejects a third until one has ended."),
         "slug=report&path_kind=prefix&path=/reports/&partition_by=user&missing_partition=ip"
         "&limits-0-quota=2&limits-0-window_seconds=300&limits-0-algorithm=concurrency",
     ),
 )
-
-#: The hourly quota of a public API for the tier of lowest rank; each higher tier has ten times as much.
-_FIRST_TIER: Final = 100
-_MOST_TIERS: Final = 5
 
 #: Fields that are not copied.
 _OWN: Final = ("id", "slug", "name", "mode", "owner")
@@ -83,18 +74,7 @@ def presets() -> Iterator[Preset]:
     login = next((view.name for view in views() if view.name in _LOGINS), "")
     place = urlencode({"path_kind": "any", "view_name": login}) if login else "path_kind=exact&path=/login/"
     for each in _PRESETS:
-        query = each.query.format(login=place, tiers=_per_tier() if "{tiers}" in each.query else "")
-        yield each._replace(query=f"{urlencode({'name': each.name})}&{query}")
-
-
-def _per_tier() -> str:
-    """Return a limit for each tier, from the lowest rank up, and one for all other callers."""
-    tiers = Tier.objects.order_by("rank", "pk")[:_MOST_TIERS]
-    rows: list[Row] = [
-        {"tier": tier.pk, "quota": _FIRST_TIER * 10**place, "window_seconds": 3_600} for place, tier in enumerate(tiers)
-    ]
-    rows.append({"quota": 20, "window_seconds": 60})
-    return urlencode({f"limits-{place}-{name}": row[name] for place, row in enumerate(rows) for name in row})
+        yield each._replace(query=f"{urlencode({'name': each.name})}&{each.query.format(login=place)}")
 
 
 class Start(NamedTuple):

@@ -1,25 +1,36 @@
-"""The usage reports, which replace the list of usage buckets in the admin."""
+"""The usage reports, which replace the list of usage buckets in the admin: periods, figures as text, and links."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 from django.contrib import admin
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.formats import number_format
 from django.utils.http import urlencode
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from ...models import Rule, UsageBucket
 from ...rules import inline
-from ...usage.reports.report import Report
-from ..identities import names_in_words
+from ...rules.formatting import ago, units
+from ...usage.reports import chart, totals
+from ...usage.reports.coverage import Period
+from ...usage.reports.report import Report, TopPartitionRow
+from ...usage.reports.totals import Figures, freshness
+from ..formatting import label_of, names_in_words
 from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
-from .page import choices, page_context, period_of, rule_name, top_context
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,
@@ -88,6 +99,205 @@ def _is_known(slug: str) -> bool:
         or any(rule.slug == slug for rule in inline.registered())
         or UsageBucket.objects.filter(rule_slug=slug).exists()
     )
+
+
+DEFAULT: Final = "24h"
+
+#: The periods to choose from, with their lengths; `None` = a month of the calendar.
+PERIODS: Final = {
+    "1h": (gettext_lazy("Last hour"), timedelta(hours=1)),
+    DEFAULT: (gettext_lazy("Last 24 hours"), timedelta(hours=24)),
+    "7d": (gettext_lazy("Last 7 days"), timedelta(days=7)),
+    "30d": (gettext_lazy("Last 30 days"), timedelta(days=30)),
+    "this-month": (pgettext_lazy("period", "This month"), None),
+    "last-month": (gettext_lazy("Last month"), None),
+}
+
+
+def period_of(request: HttpRequest) -> Period:
+    """Return the request's period, up to now. Raises Http404 if there is none with this name."""
+    name = _name_in(request)
+    if name not in PERIODS:
+        text = _("There is no period “%(name)s”. Choose one of these: %(names)s.")
+        raise Http404(text % {"name": name, "names": ", ".join(PERIODS)})
+    if length := PERIODS[name][1]:
+        return totals.last(length)
+    return totals.month(timezone.localtime(totals.last(timedelta()).end), is_last=name == "last-month")
+
+
+def choices(request: HttpRequest) -> Iterator[tuple[str, Any, bool]]:
+    """Yield the periods to choose from, as URL, label, and whether it is chosen."""
+    for name, (label, _length) in PERIODS.items():
+        yield report_url(request, period=name), label, name == _name_in(request)
+
+
+def _name_in(request: HttpRequest) -> str:
+    return request.GET.get("period") or DEFAULT
+
+
+#: The parameters that links keep.
+LINK_PARAMETERS: Final = ("period", "rule", "tier", "by", "identity")
+
+#: The identities whose top callers are shown first: people, then what stands for them.
+_FIRST: Final = ("user", "api_key", "ip")
+
+
+def rule_name(viewer: Viewer, slug: str) -> str:
+    """Return the name of a rule; for a deleted one its slug."""
+    return viewer.rule(slug) or _("unknown rule")
+
+
+def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for the period of a report, and its links."""
+    request, fresh = viewer.request, freshness()
+    return {
+        "span": report.period,
+        "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
+        "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
+        "fresh": fresh,
+        "arrived": ago(fresh.collected_at) if fresh.collected_at else "",
+    }
+
+
+def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for the top callers over all rules, by the identity in the query or the first."""
+    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
+    report.identity = viewer.request.GET.get("identity") or next(iter(found), _FIRST[0])
+    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
+    return {
+        **period_context(viewer, report),
+        **_top(viewer, report),
+        "identity": labels[report.identity],
+        "may_stand_in": report.identity != "ip",
+        "identities": [
+            (report_url(viewer.request, identity=name), capfirst(label), name == report.identity)
+            for name, label in labels.items()
+        ],
+    }
+
+
+def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the template's context for a report."""
+    request, together = viewer.request, report.together
+    context = {
+        **period_context(viewer, report),
+        "granularity": report.granularity,
+        "tier": report.tier,
+        "tier_name": None if report.tier is None else _tier_name(viewer, report.tier),
+        "all_tiers_url": report_url(request, tier=None),
+        "change_url": viewer.rule_url(report.rule or ""),
+    }
+    if not report.totals:
+        return context
+    return {
+        **context,
+        "rows": _rows(viewer, report),
+        "together": _figure_row(together, report.together_before),
+        "counts_once": report.counts_once,
+        "before": report.period.before if report.before is not None else None,
+        "has_shadow": bool(together.shadow_rejected),
+        "has_soft": bool(together.soft_exceeded),
+        "has_units": any(each.figures.has_costs for each in report.totals),
+        "has_other": any(each.figures.rejected_by_other for each in report.totals),
+        "has_degraded": bool(together.degraded),
+        "chart": chart.draw(report.points),
+        "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
+        "downloads": {table: _downloads(request, table) for table in ("totals", "series")},
+        **(_top(viewer, report) if report.rule is not None else {}),
+    }
+
+
+def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
+    """Return a row for each rule and tier. Their URLs differ only in the last parameter."""
+    of_rule = report_url(viewer.request, "usage_rule", rule="", by=None)
+    of_tier = report_url(viewer.request, "usagebucket_changelist" if report.rule is None else "usage_rule", tier="")
+    before = report.before or {}
+    return [
+        {
+            "rule": rule_name(viewer, rule),
+            "rule_url": of_rule + quote_plus(rule),
+            "tier": _tier_name(viewer, tier),
+            "tier_url": of_tier + quote_plus(tier),
+            "figures": _figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
+        }
+        for rule, tier, figures in report.totals
+    ]
+
+
+def _tier_name(viewer: Viewer, slug: str) -> str:
+    return viewer.tier(slug) if slug else _("no tier")
+
+
+def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
+    """Return the top callers, with names for readers who may see them."""
+    request, rows = viewer.request, report.compared(report.top_partitions)
+    known = names_in_words(request.user, [each.partition for each in rows])
+    return {
+        "top_chart": chart.top(rows, [known.get(each.partition, each.partition) for each in rows]),
+        "top_partitions": [_top_row(viewer, report, each, known.get(each.partition, "")) for each in rows],
+        "top_partitions_in": report.top_partitions_in,
+        "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
+        "by_rejected": report.by_rejected,
+        "by_requests_url": report_url(request, by=None),
+        "by_rejected_url": report_url(request, by="rejected"),
+        "top_downloads": _downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
+    }
+
+
+def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) -> dict[str, str]:
+    share, before = 100 * (row.share or 0), row.requests_before
+    return {
+        "partition": row.partition,
+        "name": name,
+        "url": viewer.digest_url(row.partition, **({} if report.rule is None else {"rule": report.rule})),
+        **row.in_words(),
+        "share": "" if row.share is None else _("%s %%") % number_format(round(share, 1), decimal_pos=1),
+        "share_width": f"{share:.2f}%",
+        "change": "" if before is None or row.figures["requests"] is None else _change(row.requests, before),
+    }
+
+
+def _figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
+    """Return figures as text. "" = not known.
+
+    rate_width: the share of rejections as the width of its bar. change: of requests since the period before.
+    """
+    rate = 100 * (figures.rejection_rate or 0)
+    counts = {"requests": figures.requests, **asdict(figures)}
+    return {
+        **{name: units(count) for name, count in counts.items()},
+        "rate": _("%s %%") % number_format(round(rate, 1), decimal_pos=1) if figures.requests else "\u2013",
+        "rate_width": f"{rate:.2f}%",
+        "change": "" if before is None else _change(figures.requests, before.requests),
+    }
+
+
+def _change(requests: int, before: int) -> str:
+    """Return the change in percent."""
+    if not before:
+        return pgettext("requests where there were none before", "new") if requests else "\u2013"
+    change = round(100 * (requests - before) / before)
+    sign = "+" if change > 0 else "\u2212" if change < 0 else "\u00b1"
+    return _("%s %%") % f"{sign}{units(abs(change))}"
+
+
+def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
+    return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
+
+
+def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
+    """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
+    query = request.GET.copy()
+    for name in set(query) - set(LINK_PARAMETERS):
+        del query[name]
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value is not None:
+            query[name] = value
+    if not page:
+        return f"?{query.urlencode()}"
+    current = getattr(request, "current_app", None)
+    return reverse(f"admin:django_ratelimiter_{page}", args=args, current_app=current) + f"?{query.urlencode()}"
 
 
 @admin.register(UsageBucket)

@@ -34,7 +34,7 @@ def press(client: Client, page: str, counter: str = "", **fields: str) -> str:
 
 def links(client: Client, page: str) -> dict[str, str]:
     """The addresses of the forms to which the page leads."""
-    return {link.name: link.url for link in client.get(page).context["links"]}
+    return {name: url for name, url, _text in client.get(page).context["links"]}
 
 
 def save(client: Client, page: str, link: str, **fields: Any) -> str:

@@ -193,7 +193,7 @@ class TestDatedAssignments:
         assert "typed-key" not in page
         assert not TierAssignment.objects.exists()
 
-    def test_lists_by_whether_it_is_their_time(self, admin_client: Client, free: Tier) -> None:
+    def test_list_says_when_each_applies(self, admin_client: Client, free: Tier) -> None:
         now = timezone.now()
         for name, dates in {
             "always": {},
@@ -203,11 +203,7 @@ class TestDatedAssignments:
             "later": {"starts_at": now + DAY},
         }.items():
             TierAssignment.objects.create(tier=free, partition=f"user:{name}", **dates)
-        address = reverse("admin:django_ratelimiter_tierassignment_changelist")
-        for when, names in {"now": {"always", "until", "since"}, "later": {"later"}, "over": {"over"}}.items():
-            found = admin_client.get(f"{address}?when={when}").context["cl"].result_list
-            assert {assignment.partition for assignment in found} == {f"user:{name}" for name in names}
-        page = shown(admin_client.get(address))
+        page = shown(admin_client.get(reverse("admin:django_ratelimiter_tierassignment_changelist")))
         assert all(words in page for words in ("over since", "since", "from", "until"))
 
 
@@ -283,14 +279,8 @@ class TestForm:
         assert (entry.action, entry.kind, entry.value, entry.reason) == ("allow", "ip", "192.0.2.7", "sorry")
 
 
-def test_lists_those_in_force_and_those_that_are_over(admin_client: Client) -> None:
-    now = timezone.now()
-    AccessEntry.objects.create(kind="ip", value="192.0.2.1")
-    AccessEntry.objects.create(kind="ip", value="192.0.2.2", expires_at=now + timedelta(days=1))
-    AccessEntry.objects.create(kind="ip", value="192.0.2.3", expires_at=now - timedelta(days=1))
-    for when, values in {"now": {"192.0.2.1", "192.0.2.2"}, "over": {"192.0.2.3"}}.items():
-        found = admin_client.get(f"{ENTRIES}?when={when}").context["cl"].result_list
-        assert {entry.value for entry in found} == values
+def test_list_says_which_are_over(admin_client: Client) -> None:
+    AccessEntry.objects.create(kind="ip", value="192.0.2.3", expires_at=timezone.now() - timedelta(days=1))
     assert "over since" in shown(admin_client.get(ENTRIES))
 
 

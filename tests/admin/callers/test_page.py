@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter import limiter
-from django_ratelimiter.admin.identities import names_in_words
+from django_ratelimiter.admin.formatting import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
@@ -241,7 +241,7 @@ def test_a_user_who_is_gone_may_have_counters(admin_client: Client, page: str, a
     ann.delete()
     response = admin_client.get(page)
     text = words(response)
-    assert [row.counter.rule.slug for row in response.context["counters"]] == ["export", "search"]
+    assert [row["counter"].rule.slug for row in response.context["counters"]] == ["export", "search"]
     assert "One rule rejects requests of this caller now" in text
     assert "Allow more" not in text
     text = press(admin_client, page, "export:f3600")
@@ -279,7 +279,7 @@ def test_the_first_line_says_when_each_rule_passes(admin_client: Client, page: s
     cache.invalidate()
     response = admin_client.get(page)
     state = response.context["state"]
-    ends = {each.name: each.until for each in state.own}
+    ends = {each.name: each.until for each in state["own"]}
     assert set(ends) == {"Export", "Weekly"}
     assert ends["Export"] != ends["Weekly"]
     text = words(response)

@@ -50,7 +50,7 @@ def test_each_kind_leads_to_its_page(leads_to: Callable[[str], Any], rule: Rule)
         " ann@EXAMPLE.com ": user,
         "4711": user,
         "user:ann": user,
-        "user:shop.Device:4711": ("caller/", {"kind": "user", "value": "id:shop.Device:4711"}),
+        "partition:user:shop.Device:4711": ("caller/", {"kind": "partition", "value": "user:shop.Device:4711"}),
         KEY: key,
         f"api_key:{KEY}": key,
         "192.0.2.7": ("caller/", {"kind": "ip", "value": "192.0.2.7"}),

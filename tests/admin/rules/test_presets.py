@@ -39,10 +39,10 @@ def query_of(slug: str) -> str:
     return next(each.query for each in presets() if f"slug={slug}&" in each.query)
 
 
-@pytest.mark.parametrize("slug", ["login", "login-name", "api", "report"])
-def test_each_example_can_be_saved_as_it_is(admin_client: Client, free: Tier, slug: str) -> None:
+@pytest.mark.parametrize("slug", ["login", "login-name", "report"])
+def test_each_example_can_be_saved_as_it_is(admin_client: Client, slug: str) -> None:
     rule = save(admin_client, query_of(slug))
-    assert (rule.slug, rule.mode, rule.limits.count()) == (slug, "shadow", 2 if slug == "api" else 1)
+    assert (rule.slug, rule.mode, rule.limits.count()) == (slug, "shadow", 1)
     assert snapshot_of_rows()["left_out"] == []
 
 
@@ -51,13 +51,6 @@ def test_the_page_of_a_new_rule_offers_them_all(admin_client: Client) -> None:
     for preset in presets():
         assert f'<a href="?{preset.query}">{preset.name}</a> {preset.explanation}' in page
     assert "Start from an example" not in shown(admin_client.get(f"{ADD_RULE}?{query_of('login')}"))
-
-
-def test_an_api_has_a_limit_for_each_tier(admin_client: Client, free: Tier) -> None:
-    pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
-    rule = save(admin_client, query_of("api"))
-    limits = {(limit.tier, limit.quota, limit.window_seconds) for limit in rule.limits.all()}
-    assert limits == {(free, 100, 3600), (pro, 1_000, 3600), (None, 20, 60)}
 
 
 def test_a_list_without_rules_offers_them_to_those_who_may_add(

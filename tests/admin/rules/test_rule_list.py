@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from django_ratelimiter.admin.rules import listing
+from django_ratelimiter.admin.rules import admin as rule_pages
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache, inline
 from django_ratelimiter.throttling import AnonRateThrottle
@@ -31,7 +31,7 @@ class TestList:
         pro = Tier.objects.create(slug="pro", name="Pro", rank=2)
         rule.limits.create(tier=pro, quota=1_000, window_seconds=3_600)
         rule.limits.create(tier=pro, quota=2, window_seconds=60, algorithm="concurrency")
-        page = re.sub(r"<[^>]*>", "", shown(admin_client.get(RULES))).replace(listing.NO_BREAK, " ")
+        page = re.sub(r"<[^>]*>", "", shown(admin_client.get(RULES))).replace(rule_pages.NO_BREAK, " ")
         assert "free 100/min, pro 1,000/h + 2 at once, others 5/s" in page
 
     def test_tells_mode_place_and_limits_in_words(self, admin_client: Client, rule: Rule, free: Tier) -> None:
@@ -46,9 +46,9 @@ class TestList:
     def test_a_rule_that_only_the_replica_of_the_list_still_has(
         self, admin_client: Client, rule: Rule, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        compiled = listing.snapshot_of_rows()
+        compiled = rule_pages.snapshot_of_rows()
         Rule.objects.create(slug="deleted", name="Deleted in the primary, not yet in the replica")
-        monkeypatch.setattr(listing, "snapshot_of_rows", lambda *_rows: compiled)
+        monkeypatch.setattr(rule_pages, "snapshot_of_rows", lambda *_rows: compiled)
         assert "Deleted in the primary" in shown(admin_client.get(RULES))
 
     @pytest.mark.parametrize("query", ["q=export", "mode__exact=enforce", "limits__tier__id__exact={free}"])
