@@ -12,10 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .connection import LOAD, MORE, TLSContextCache, VersionDrop, options_of, reader_for
+from .connection import LOAD, MORE, VersionDrop, contexts, options_of, reader_for
 from .faults import HandshakeErrors
-
-_contexts: Final = TLSContextCache()
 
 #: Seconds after which a closed connection is dropped even if the server does not confirm the end.
 CLOSE_TIMEOUT: Final = 1.0
@@ -147,10 +145,10 @@ def _expire(future: asyncio.Future[Any]) -> None:
 
 async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
     """Cache the certificates, and read them in a thread: redis-py reads them for each connection, which takes 70 ms."""
-    context = _contexts.get(pool)
+    context = contexts.get(pool)
     if context is None:
         await asyncio.to_thread(redis_connection.ssl_context.get)
-        _contexts.put(pool, redis_connection.ssl_context)
+        contexts.put(pool, redis_connection.ssl_context)
     else:
         redis_connection.ssl_context = context
 
@@ -170,7 +168,7 @@ async def connect(pool: ConnectionPool, seconds: float | None, generation: int) 
         errors.stop()
         return AsyncConnection(redis_connection, generation)
     except BaseException as error:  # the task may be cancelled half-way
-        _contexts.discard(pool)
+        contexts.discard(pool)
         await redis_connection.disconnect(nowait=True)
         if isinstance(error, RedisError):
             raise errors.stop() or error from error
