@@ -36,12 +36,6 @@ MAX_NOTIFIED: Final = 10_000
 observer: Callable[[Decision, float], None] | None = None
 
 
-def set_observer(new: Callable[[Decision, float], None] | None) -> None:
-    """Replace the observer of this process; `None` = remove it."""
-    global observer
-    observer = new
-
-
 def tell_observer(decision: Decision, seconds: float) -> None:
     """Call the observer. Its exceptions do not affect the request.
 

@@ -143,16 +143,6 @@ def _expire(future: asyncio.Future[Any]) -> None:
         future.set_exception(RedisTimeoutError("Redis did not answer within the deadline."))
 
 
-async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
-    """Cache the certificates, and read them in a thread: redis-py reads them for each connection, which takes 70 ms."""
-    context = contexts.get(pool)
-    if context is None:
-        await asyncio.to_thread(redis_connection.ssl_context.get)
-        contexts.put(pool, redis_connection.ssl_context)
-    else:
-        redis_connection.ssl_context = context
-
-
 async def connect(pool: ConnectionPool, seconds: float | None, generation: int) -> AsyncConnection:
     """Return a new connection like those of this pool, on this event loop. Arguments: see `options_of` and Server.
 
@@ -163,7 +153,11 @@ async def connect(pool: ConnectionPool, seconds: float | None, generation: int) 
     errors = HandshakeErrors(redis_connection)
     try:
         if hasattr(redis_connection, "ssl_context"):
-            await _share_context(pool, redis_connection)
+            if (context := contexts.get(pool)) is None:  # redis-py reads the certificates each time, which takes 70 ms
+                await asyncio.to_thread(redis_connection.ssl_context.get)
+                contexts.put(pool, redis_connection.ssl_context)
+            else:
+                redis_connection.ssl_context = context
         await redis_connection.connect()
         errors.stop()
         return AsyncConnection(redis_connection, generation)
