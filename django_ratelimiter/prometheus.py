@@ -33,7 +33,7 @@ from .decision import Decision, Result
 from .engine.base import Version
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
-from .limiter.events import set_observer
+from .limiter import events
 from .rules.inline import PREFIX, is_listed
 from .signals import rules_changed
 from .usage.collector.lag import lag
@@ -191,7 +191,7 @@ def _reset_after_fork() -> None:
 
 
 REGISTRY.register(LAG)
-set_observer(_observe)
+events.observer = _observe
 rules_changed.connect(_note_epoch, dispatch_uid="django_ratelimiter.note_epoch")
 on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision
 from ..engine.call import Call
-from ..engine.validation import whole_units
+from ..engine.limits import whole_units
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of
