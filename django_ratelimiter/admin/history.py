@@ -146,12 +146,9 @@ def _history(
     return show(page_of, request, template, title, {"may_bring_back": request.user.has_perm(PUBLISH), **context})
 
 
-_KEY: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
-
-
 def version_named(key: str) -> Version:
     """Return the version with this key. Raises Http404 if there can be none."""
-    found = _KEY.fullmatch(key)
+    found = re.fullmatch(r"(\d{1,19})-(\d{1,19})", key)
     if not found:
         raise Http404
     return Version(int(found[1]), int(found[2]))
@@ -187,12 +184,6 @@ def _needed(change: Change) -> set[str]:
     return needed
 
 
-#: Time for which the list of rules, and a rule's form, offer to undo a change.
-LATELY: Final = timedelta(days=1)
-#: Maximum characters of a version's changes.
-MAX_WORDS: Final = 200
-
-
 def offered_undo(viewer: Viewer, slug: str | None = None) -> dict[str, Any] | None:
     """Return the context of the offer to undo a change of the last day; `None` = none, or without the permissions.
 
@@ -202,14 +193,14 @@ def offered_undo(viewer: Viewer, slug: str | None = None) -> dict[str, Any] | No
     if not viewer.may("publish_rule"):
         return None
     rows = [*snapshots().defer("snapshot")[: log.RECENT + 1]]
-    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - LATELY]
+    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - timedelta(days=1)]
     for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
         changes = [change for change in entry.changes or () if _is_undone(change)]
         if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
             url = viewer.version_url("history_bring_back", before)
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
-            what = Truncator(summary(changes)).chars(MAX_WORDS)
+            what = Truncator(summary(changes)).chars(200)
             return {"url": url, "number": before.number, "when_and_who": when_and_who(entry.row), "what": what}
     return None
 

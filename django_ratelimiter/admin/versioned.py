@@ -51,9 +51,6 @@ class ReasonField(NotAColumn, forms.CharField):
 REASON: Final = "change_reason"
 SEEN: Final = "seen_digest"
 
-#: Columns that are not in forms, and that a save does not overwrite.
-_NOT_EDITED: Final = ("generation",)
-
 
 class _Digest(NotAColumn, forms.CharField):
     """What the form was filled from."""
@@ -99,7 +96,7 @@ def digest_of(row: Model) -> str:
         {
             field.attname: getattr(each, field.attname)
             for field in each._meta.concrete_fields
-            if field.name not in _NOT_EDITED
+            if field.name != "generation"  # it is in no form, and no save overwrites it
         }
         for each in rows
     ]

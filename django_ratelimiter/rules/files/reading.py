@@ -14,9 +14,6 @@ from django.utils.translation import gettext as _
 
 from .rows import TWO_VALUES, VERSION, RowReader, RulesFile, WrongFile
 
-#: The last line of an export, by which a reader sees that the file is whole.
-END: Final = re.compile(r"# end: (\d{1,9}) rules?")
-
 #: Maximum number of values, and their nesting. In YAML a short text with references can contain very many.
 _MAX_VALUES: Final = 200_000
 _MAX_DEPTH: Final = 50
@@ -59,7 +56,7 @@ def _check_end(text: str, data: Any, file: RulesFile) -> None:
         file.faults.append(_("The last line has no line break, so the end of the file may be missing."))
     if not isinstance(data, dict) or data.get("version") != VERSION:
         return
-    end = END.fullmatch(lines[-1])
+    end = re.fullmatch(r"# end: (\d{1,9}) rules?", lines[-1])
     if end is None:
         error = _("The end may be missing: with “version: %(version)s”, the last line says how many rules there are.")
         file.faults.append(error % {"version": VERSION})
