@@ -20,7 +20,7 @@ from ...models import UsageBucket
 from ...rules.formatting import ago, units
 from ...rules.stored import storage, tables
 from ...rules.stored.history.back import BROUGHT_BACK
-from ...rules.stored.history.log import RECENT
+from ...rules.stored.history.changes import RECENT
 from ...rules.stored.storage import primary
 from ...usage.collector.lag import Lag
 from ...usage.reports.chart import bars
