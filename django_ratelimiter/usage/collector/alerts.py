@@ -6,26 +6,49 @@ it. The condition ends well below its threshold, so that a figure that wavers ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import router
 from django.db.models import F, QuerySet, Sum
 
+from ...backend import get_engine
+from ...engine.usage import minute_of
+from ...exceptions import EngineUnavailable
 from ...logs import logger
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, rejection_rate_exceeded
 from ...values.terminal import visible
 from ..times import Granularity, floor, stored
-from .lag import Lag, engine_time
 
 #: A condition ends at this share of its threshold.
 END_SHARE: Final = 0.75
 
 REJECTING: Final = "rejecting:"
 BEHIND: Final = "behind"
+
+
+class Lag(NamedTuple):
+    """Batches that wait to be collected.
+
+    seconds: since the end of the oldest waiting minute; 0 = nothing waits. Normally not more than the time between
+    two collections. batches: their number.
+    """
+
+    seconds: float
+    batches: int
+
+
+def lag() -> Lag:
+    """Return the lag. Closes past minutes, but collects nothing. Raises EngineUnavailable."""
+    batches = get_engine().take_usage()
+    if not batches:
+        return Lag(0.0, 0)
+    ended = (min(map(minute_of, batches)) + 1) * 60
+    return Lag(max(now().timestamp() - ended, 0.0), len(batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +84,13 @@ class RejectionRate(NamedTuple):
 
 
 def now() -> datetime:
-    """Return the current time by the engine's clock, which defines the minutes."""
-    return datetime.fromtimestamp(engine_time(), UTC)
+    """Return the current time by the engine's clock, which defines the minutes; this process's if it is unavailable."""
+    seen: Any = getattr(get_engine(), "partitions", None)
+    try:
+        seconds = time.time() if seen is None else seen.now_us() / 1_000_000
+    except EngineUnavailable:
+        seconds = time.time()
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
