@@ -26,7 +26,7 @@ from ..forecast.logs.source import MAX_MEMORY, LogTraffic
 from ..forecast.samples import WEEK, Samples, read_period
 from ..rules import cache
 from ..rules.files.planning import FilePlan
-from ..rules.files.reading import load
+from ..rules.files.texts import load
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage
