@@ -1,7 +1,7 @@
 """The engine on Redis, Valkey, and clusters of them; the only package that imports redis-py."""
 
 from .async_engine import AsyncRedisEngine
-from .cluster.nodes import LazyRedisCluster
+from .cluster.lazy_client import LazyRedisCluster
 from .cluster.sharding import SHARDS
 from .engine import CLIENT_ERRORS, RedisEngine
 

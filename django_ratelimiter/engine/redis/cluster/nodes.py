@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from threading import RLock
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
 from redis import Redis
 from redis.asyncio import RedisCluster as AsyncRedisCluster
-from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import parse_url
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import MovedError, RedisClusterException, RedisError, ResponseError
+from redis.cluster import RedisCluster
+from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ....exceptions import EngineUnavailable
 from ...base import Version
-from ...locks import freed_by_fork
 from ..connections.async_transport import AsyncTransport
-from ..connections.clients import Address, ClientFactory, client_factory
+from ..connections.clients import Address, ClientFactory
 from ..connections.faults import explain
 from ..connections.server import Handshake, Server
 from ..connections.transport import Transport
 from ..protocol import CallEncoder
+from .lazy_client import client_factory_of
 from .publish import MAX_REDIRECTIONS, VersionBroadcast
 from .topology import REFRESH_TIMEOUT, Topology
 
@@ -202,8 +199,10 @@ def cluster_transport(
     client: AsyncRedisCluster | RedisCluster, encoder: CallEncoder, deadline: float | None
 ) -> ClusterTransport:
     """Return the transport to the nodes of a cluster. encoder: spreads the keys over the shards."""
-    factory = client.client_factory() if isinstance(client, LazyRedisCluster) else client_factory(client)
-    return ClusterTransport(factory, Topology(factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline)
+    client_factory = client_factory_of(client)
+    return ClusterTransport(
+        client_factory, Topology(client_factory, encoder.namespace, encoder.shards), Handshake(encoder), deadline
+    )
 
 
 def _attempt(step: Callable[[], T]) -> T | EngineUnavailable:
@@ -223,54 +222,3 @@ def _moved_to(topology: Topology, shard: int, address: Address, error: EngineUna
     if redirection is None or redirection.asking:
         raise error
     return redirection.address
-
-
-class LazyRedisCluster(RedisCluster):
-    """Connects at its first use, while RedisCluster connects when it is created, and raises if it cannot.
-
-    url: of one node, with the scheme, user and password for all. addresses: more nodes to start with.
-    options: for RedisCluster. Raises ValueError for a URL with a database other than 0, or of a socket file.
-    """
-
-    def __init__(self, url: str, addresses: Sequence[Address] = (), **options: Any) -> None:
-        parsed = parse_url(url)
-        if parsed.pop("db", 0):
-            raise ValueError("A cluster has database 0 only.")
-        if "path" in parsed:
-            raise ValueError("The nodes of a cluster are reached by host and port.")
-        encrypted = parsed.pop("connection_class", None) is not None
-        first = (parsed.pop("host", "localhost"), parsed.pop("port", 6379))
-        self._options: dict[str, Any] = {"ssl": True} if encrypted else {}
-        self._options |= parsed | options
-        self._addresses = tuple(dict.fromkeys([first, *((str(host), int(port)) for host, port in addresses)]))
-        self._is_connected = False
-        self._connecting = freed_by_fork(RLock())
-
-    def __getattr__(self, name: str) -> Any:
-        """Called only for missing attributes: before the first use these are nearly all."""
-        if not name.startswith("__") and "_connecting" in self.__dict__:
-            with self._connecting:
-                if not self._is_connected:
-                    self._connect()
-        return object.__getattribute__(self, name)
-
-    def _connect(self) -> None:
-        self._is_connected = True  # from now on a missing attribute is an error
-        try:
-            super().__init__(startup_nodes=[ClusterNode(*address) for address in self._addresses], **self._options)
-        except RedisClusterException as error:  # it is not a RedisError
-            self._is_connected = False
-            raise RedisConnectionError(str(error)) from error
-        except BaseException:
-            self._is_connected = False
-            raise
-
-    def client_factory(self) -> ClientFactory:
-        """Return how it connects to its nodes, without connecting."""
-        options = {name: value for name, value in self._options.items() if name != "address_remap"}
-        return ClientFactory(self._addresses, options, bool(options.get("ssl")), self._options.get("address_remap"))
-
-    def close(self) -> None:
-        """Close all open connections."""
-        if self.__dict__.get("_is_connected"):
-            super().close()
