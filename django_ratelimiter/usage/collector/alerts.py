@@ -48,7 +48,7 @@ def lag() -> Lag:
     if not batches:
         return Lag(0.0, 0)
     ended = (min(map(minute_of, batches)) + 1) * 60
-    return Lag(max(now().timestamp() - ended, 0.0), len(batches))
+    return Lag(max(engine_time() - ended, 0.0), len(batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,18 @@ class RejectionRate(NamedTuple):
         return 100 * self.rejected / self.requests if self.requests else 0.0
 
 
-def now() -> datetime:
-    """Return the current time by the engine's clock, which defines the minutes; this process's if it is unavailable."""
+def engine_time() -> float:
+    """Return the engine's time in seconds since the Unix epoch; this process's if the engine is unavailable."""
     seen: Any = getattr(get_engine(), "partitions", None)
     try:
-        seconds = time.time() if seen is None else seen.now_us() / 1_000_000
+        return time.time() if seen is None else seen.now_us() / 1_000_000
     except EngineUnavailable:
-        seconds = time.time()
-    return datetime.fromtimestamp(seconds, UTC)
+        return time.time()
+
+
+def now() -> datetime:
+    """Return the current time by the engine's clock, which defines the minutes."""
+    return datetime.fromtimestamp(engine_time(), UTC)
 
 
 def send_alerts(lag: Lag, thresholds: Thresholds) -> None:
