@@ -36,7 +36,6 @@ from .exceptions import EngineUnavailable
 from .limiter import events
 from .rules.inline import PREFIX, is_listed
 from .signals import rules_changed
-from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and at most DEADLINE_MS.
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -97,6 +96,8 @@ class CollectorLag(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the current metrics."""
+        from .usage.collector.alerts import lag  # with models: this module may be imported before they are
+
         try:
             values = lag()
         except EngineUnavailable:

@@ -29,7 +29,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.signals import rules_changed
 from django_ratelimiter.testing import RulesInForce, override_rules
-from django_ratelimiter.usage.collector.lag import Lag, lag
+from django_ratelimiter.usage.collector.alerts import Lag, lag
 from django_ratelimiter.values.access import NOBODY
 
 from .urls import say_hello

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Rule, RuleLimit, RuleSetVersion
 from ..models.validation import validate_line
 from ..rules import cache
-from ..rules.stored.history.log import latest_change_of
+from ..rules.stored.history.changes import latest_change_of
 from ..rules.stored.storage import primary
 from .formatting import when_and_who
 from .pages import NulSafeAdmin

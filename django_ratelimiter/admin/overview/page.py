@@ -20,9 +20,9 @@ from ...models import UsageBucket
 from ...rules.formatting import ago, units
 from ...rules.stored import storage, tables
 from ...rules.stored.history.back import BROUGHT_BACK
-from ...rules.stored.history.log import RECENT
+from ...rules.stored.history.changes import RECENT
 from ...rules.stored.storage import primary
-from ...usage.collector.lag import Lag
+from ...usage.collector.alerts import Lag
 from ...usage.reports.chart import bars
 from ...usage.reports.coverage import HOUR
 from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last

@@ -38,8 +38,7 @@ from ...rules.routes import UnknownName, unknown_names
 from ...rules.ruleset import RuleSet
 from ...rules.stored import published, storage
 from ...rules.stored.published import version_in_force
-from ...usage.collector.alerts import BEHIND, REJECTING
-from ...usage.collector.lag import Lag, lag
+from ...usage.collector.alerts import BEHIND, REJECTING, Lag, lag
 from ...usage.reports.totals import Figures, Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import unknown_in_words
