@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from django.tasks import task
 
-from .usage.collector.alerts import Thresholds, send_alerts
+from .usage.collector.alerts import Thresholds, lag, send_alerts
 from .usage.collector.collect import run
-from .usage.collector.lag import lag
 
 
 @task

@@ -33,10 +33,9 @@ from .decision import Decision, Result
 from .engine.base import Version
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
-from .limiter.events import set_observer
+from .limiter import events
 from .rules.inline import PREFIX, is_listed
 from .signals import rules_changed
-from .usage.collector.lag import lag
 
 #: Seconds. A decision takes a fraction of a millisecond, and at most DEADLINE_MS.
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -102,6 +101,8 @@ class CollectorLag(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Return the current metrics."""
+        from .usage.collector.alerts import lag  # with models: this module may be imported before they are
+
         try:
             values = lag()
         except EngineUnavailable:
@@ -209,7 +210,7 @@ def _reset_after_fork() -> None:
 
 
 REGISTRY.register(LAG)
-set_observer(_observe)
+events.observer = _observe
 rules_changed.connect(_note_epoch, dispatch_uid="django_ratelimiter.note_epoch")
 on_state_change(_note_breakers)
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -22,9 +22,8 @@ from . import limiter
 from .decision import Decision
 from .exceptions import EngineUnavailable, LimitExceeded
 from .limiter.slots import Slot, retry_in
-from .usage.collector.alerts import Thresholds, send_alerts
+from .usage.collector.alerts import Thresholds, lag, send_alerts
 from .usage.collector.collect import run
-from .usage.collector.lag import lag
 
 try:
     from celery import Task, shared_task

@@ -29,7 +29,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.signals import rules_changed
 from django_ratelimiter.testing import RulesInForce, override_rules
-from django_ratelimiter.usage.collector.lag import Lag, lag
+from django_ratelimiter.usage.collector.alerts import Lag, lag
 from django_ratelimiter.values.access import NOBODY
 
 from .urls import say_hello
@@ -53,14 +53,14 @@ def gained(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gained]:
     }
     monkeypatch.setattr(prometheus, "TIMED_SHARE", 1.1)
     monkeypatch.setattr(prometheus, "_known_epoch", 0)
-    events.set_observer(prometheus._observe)
+    events.observer = prometheus._observe
 
     def grown(name: str, **labels: str) -> float:
         value = REGISTRY.get_sample_value(f"ratelimiter_{name}", labels) or 0.0
         return value - before.get((f"ratelimiter_{name}", *sorted(labels.items())), 0.0)
 
     yield grown
-    events.set_observer(None)
+    events.observer = None
 
 
 def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
@@ -168,7 +168,7 @@ def test_an_observer_that_fails_breaks_no_request(
     def fail(*_given: object) -> None:
         raise OSError("disk full")
 
-    events.set_observer(fail)
+    events.observer = fail
     ratelimit_rules({"slug": "any", "limits": ["9/minute"]})
     assert client.get("/").status_code == 200
     assert "disk full" in caplog.text

@@ -16,16 +16,16 @@ ROOT = Path(__file__).parent.parent
 
 #: Lines of Python, which may only fall; without migrations.
 TOTALS = {
-    "django_ratelimiter": 37_290,
-    "django_ratelimiter/engine/local": 550,
+    "django_ratelimiter": 37_430,
+    "django_ratelimiter/engine/local": 564,
     "django_ratelimiter/headers": 667,
-    "django_ratelimiter/limiter": 1_683,
-    "tests": 53_333,
+    "django_ratelimiter/limiter": 1_764,
+    "tests": 53_989,
     "benchmarks": 2_952,
 }
 
 #: Of the documentation.
-PAGES, WORDS = 32, 41_700
+PAGES, WORDS = 34, 42_000
 
 #: Uses of private names in tests (SLF001).
 PRIVATE_IN_TESTS = 129

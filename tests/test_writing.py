@@ -27,8 +27,7 @@ from django_ratelimiter.management.commands.ratelimit import Command
 from django_ratelimiter.management.output import Terminal, write_file
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
-from django_ratelimiter.rules.files.reading import read
-from django_ratelimiter.rules.files.writing import yaml_of
+from django_ratelimiter.rules.files.texts import read, yaml_of
 from django_ratelimiter.values.terminal import on_terminal, visible
 
 from .test_public_names import listed

@@ -34,9 +34,6 @@ ASK: Final = "_forecast"
 #: The name of the field with the period.
 PERIOD: Final = "forecast-period"
 
-#: Maximum number of callers below the first sentence.
-MAX_REJECTED: Final = 5
-
 
 class UnsavedForm(forms.ModelForm):
     """A form that is never valid if a forecast is asked for, even without errors. request: that of the page."""
@@ -133,7 +130,7 @@ def _context(
     samples, tiers = Samples(before, after, period), dict(Tier.objects.values_list("slug", "name"))
     found = samples.forecast(is_change=before is not None)
     known = names_in_words(request.user, samples.aliases([each.caller for each in found.tally.top]))
-    top = found.tally.top[:MAX_REJECTED]
+    top = found.tally.top[:5]
     return {
         "period": name,
         "dates": samples.period,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from ..inspection.caller_report import key_labels, labelled
 from ..inspection.references import Name, revealed_to
-from ..models import Rule, Tier
+from ..models import Rule
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
@@ -61,11 +61,6 @@ def unknown_in_words(unknown: UnknownName) -> str:
 def breakable(text: str) -> SafeString:
     """Return a text as HTML with possible line breaks after the slashes in a path."""
     return mark_safe(re.sub(r"(?<=[^\s/])/(?=[^\s/])", "/<wbr>", escape(text)))
-
-
-def others_in_words() -> str:
-    """Return whom a limit without a tier is for: "every other tier", or "everyone" on a site without tiers."""
-    return _("every other tier") if Tier.objects.exists() else _("everyone")
 
 
 def split_in_words(rule: Rule | RuleRecord) -> str:

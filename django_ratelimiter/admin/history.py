@@ -27,7 +27,7 @@ from django.utils.translation import gettext_lazy
 
 from ..engine.base import Version
 from ..models import AccessEntry, Rule, RuleLimit, Tier
-from ..rules.stored.history import log
+from ..rules.stored.history import changes
 from ..rules.stored.history.back import BROUGHT_BACK, NotApplied, NothingToBringBack, bring_back, plan_back
 from ..rules.stored.history.changes import Change, diff, summary
 from ..rules.stored.storage import committed_version, primary, snapshots
@@ -52,8 +52,8 @@ class BringBackForm(forms.Form):
 
 def history_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     """Show the stored versions, the latest first, with the changes of each."""
-    page = Paginator(log.rows(), PER_PAGE).get_page(request.GET.get("p"))
-    entries = log.entries_of(list(page.object_list))
+    page = Paginator(changes.version_rows(), PER_PAGE).get_page(request.GET.get("p"))
+    entries = changes.entries_of(list(page.object_list))
     context = {
         "page": page,
         "entries": [(key_of(entry.row), entry) for entry in entries],
@@ -65,11 +65,11 @@ def history_view(page_of: Any, request: HttpRequest) -> HttpResponse:
 def history_version_view(page_of: Any, request: HttpRequest, key: str) -> HttpResponse:
     """Show one version, and its changes from the previous one."""
     row = row_named(key)
-    before = log.row_before(log.version_of(row))
+    before = changes.row_before(changes.version_of(row))
     context: dict[str, Any] = {"row": row, "key": key, "before": before}
     if before is not None:
         context |= {"before_key": key_of(before), "changes": diff(before.snapshot, row.snapshot)}
-    context["is_latest"] = log.version_of(row) == committed_version()
+    context["is_latest"] = changes.version_of(row) == committed_version()
     return _history(page_of, request, "history_version", capfirst(row), context)
 
 
@@ -78,7 +78,7 @@ def history_bring_back_view(page_of: Any, request: HttpRequest, key: str) -> Htt
     if not request.user.has_perm(PUBLISH):
         raise PermissionDenied
     row = row_named(key)
-    way = plan_back(log.version_of(row))
+    way = plan_back(changes.version_of(row))
     if way is None:
         raise Http404
     missing = missing_permissions(request, way.changes)
@@ -106,7 +106,7 @@ def history_bring_back_view(page_of: Any, request: HttpRequest, key: str) -> Htt
 def _bring_back(page_of: Any, request: HttpRequest, row: Any, reason: str, seen: str) -> bool:
     """Restore it, log it and show a message. False = show the page again, because the rules have changed."""
     try:
-        made = bring_back(log.version_of(row), version_named(seen), request.user, reason)
+        made = bring_back(changes.version_of(row), version_named(seen), request.user, reason)
     except NothingToBringBack as error:
         messages.info(request, str(error))
         return True
@@ -128,7 +128,7 @@ def rule_history_view(
     """Show the changes of one rule, with old and new values, and their authors."""
     start = request.GET.get(OLDER)
     slug = request.GET.get("slug") or rule.slug
-    entries, slug, older = log.past_of_rule(slug, version_named(start) if start else None)
+    entries, slug, older = changes.past_of_rule(slug, version_named(start) if start else None)
     context = {
         "object": rule,
         "module_name": str(capfirst(page_of.opts.verbose_name_plural)),
@@ -146,12 +146,9 @@ def _history(
     return show(page_of, request, template, title, {"may_bring_back": request.user.has_perm(PUBLISH), **context})
 
 
-_KEY: Final = re.compile(r"(\d{1,19})-(\d{1,19})")
-
-
 def version_named(key: str) -> Version:
     """Return the version with this key. Raises Http404 if there can be none."""
-    found = _KEY.fullmatch(key)
+    found = re.fullmatch(r"(\d{1,19})-(\d{1,19})", key)
     if not found:
         raise Http404
     return Version(int(found[1]), int(found[2]))
@@ -187,12 +184,6 @@ def _needed(change: Change) -> set[str]:
     return needed
 
 
-#: Time for which the list of rules, and a rule's form, offer to undo a change.
-LATELY: Final = timedelta(days=1)
-#: Maximum characters of a version's changes.
-MAX_WORDS: Final = 200
-
-
 def offered_undo(viewer: Viewer, slug: str | None = None) -> dict[str, Any] | None:
     """Return the context of the offer to undo a change of the last day; `None` = none, or without the permissions.
 
@@ -201,15 +192,15 @@ def offered_undo(viewer: Viewer, slug: str | None = None) -> dict[str, Any] | No
     """
     if not viewer.may("publish_rule"):
         return None
-    rows = [*snapshots().defer("snapshot")[: log.RECENT + 1]]
-    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - LATELY]
-    for entry, before in zip(log.entries_of(recent), rows[1:], strict=False):
-        changes = [change for change in entry.changes or () if _is_undone(change)]
-        if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in changes):
+    rows = [*snapshots().defer("snapshot")[: changes.RECENT + 1]]
+    recent = [row for row in rows[:-1] if aware(row.created_at) >= now() - timedelta(days=1)]
+    for entry, before in zip(changes.entries_of(recent), rows[1:], strict=False):
+        undone = [change for change in entry.changes or () if _is_undone(change)]
+        if any(slug is None or (change.subject, change.slug) == ("rule", slug) for change in undone):
             url = viewer.version_url("history_bring_back", before)
             if not url or entry.row.summary.startswith(BROUGHT_BACK):
                 return None
-            what = Truncator(summary(changes)).chars(MAX_WORDS)
+            what = Truncator(summary(undone)).chars(200)
             return {"url": url, "number": before.number, "when_and_who": when_and_who(entry.row), "what": what}
     return None
 

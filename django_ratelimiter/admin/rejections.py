@@ -46,9 +46,6 @@ def rejection_rows(
 #: Maximum number of rows.
 MAX_ROWS: Final = 100
 
-#: Seconds between two updates.
-UPDATE_SECONDS: Final = 5
-
 #: A row of the table: its cells as text, and the URLs of pages that the reader may open.
 Row = dict[str, Any]
 
@@ -70,7 +67,7 @@ def rejections_view(page_of: Any, request: HttpRequest) -> HttpResponse:
         return TemplateResponse(request, "admin/django_ratelimiter/rejections_rows.html", context)
     context |= {
         "rules": sorted(records),
-        "every": UPDATE_SECONDS,
+        "every": 5,  # seconds between two updates
         "query": urlencode({"rule": rule} if rule else {}),
         "access_url": viewer.url("accessentry_changelist", action__exact="deny") if viewer.sees(AccessEntry) else "",
     }

@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Rule, RuleLimit, RuleSetVersion
 from ..models.validation import validate_line
 from ..rules import cache
-from ..rules.stored.history.log import latest_change_of
+from ..rules.stored.history.changes import latest_change_of
 from ..rules.stored.storage import primary
 from .formatting import when_and_who
 from .pages import NulSafeAdmin
@@ -50,9 +50,6 @@ class ReasonField(NotAColumn, forms.CharField):
 #: The names of the two fields in each form of a row of the rule set that are not columns.
 REASON: Final = "change_reason"
 SEEN: Final = "seen_digest"
-
-#: Columns that are not in forms, and that a save does not overwrite.
-_NOT_EDITED: Final = ("generation",)
 
 
 class _Digest(NotAColumn, forms.CharField):
@@ -99,7 +96,7 @@ def digest_of(row: Model) -> str:
         {
             field.attname: getattr(each, field.attname)
             for field in each._meta.concrete_fields
-            if field.name not in _NOT_EDITED
+            if field.name != "generation"  # it is in no form, and no save overwrites it
         }
         for each in rows
     ]

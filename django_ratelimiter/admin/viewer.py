@@ -16,8 +16,6 @@ from django.utils.translation import gettext as _
 from ..models import Rule, Tier, UsageBucket
 from ..values.digests import whole
 
-#: Users with one of these permissions may see a caller's page.
-CALLER_PERMISSIONS: Final = ("django_ratelimiter.view_tierassignment", "django_ratelimiter.unblock_caller")
 #: The permission to see usage, and which callers were rejected.
 VIEW_USAGE: Final = "django_ratelimiter.view_usage_report"
 
@@ -45,7 +43,7 @@ class Viewer:
     @cached_property
     def sees_callers(self) -> bool:
         """True if they may see callers, or act on them."""
-        return any(map(self.request.user.has_perm, CALLER_PERMISSIONS))
+        return self.may("view_tierassignment") or self.may("unblock_caller")
 
     @property
     def sees_engine(self) -> bool:

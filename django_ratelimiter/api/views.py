@@ -33,7 +33,7 @@ from ..rules.formatting import limit_in_words
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
-from ..usage.reports.callers import usage_of
+from ..usage.reports.report import usage_of
 from ..values.partitions import PROVEN, is_address
 from .throttling import MeThrottle
 

@@ -22,7 +22,7 @@ from .. import ALL
 from ..conf import django_setting, has_identity
 from ..databases import spelled
 from ..decision import NOTHING_TO_DECIDE, Decision, Result, without
-from ..engine.validation import known_algorithm, whole_units
+from ..engine.limits import known_algorithm, whole_units
 from ..identity import Identity, identify
 from ..limiter.charges import InlineRule
 from ..rules import inline

@@ -54,7 +54,7 @@ def find_user(text: str) -> Any:
 
 def is_hash(key: str) -> bool:
     """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
-    return _HASH.fullmatch(key) is not None
+    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
 
 
 def by_key(pk: Any) -> str:
@@ -83,7 +83,6 @@ KINDS: Final = ("user", "api_key", "ip", "partition")
 MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
-_HASH: Final = re.compile(r"[0-9a-f]{64}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
 _RESOLVED: Final = "value:"
 #: What stands for one of several keys in URLs: its hash, and the result of API_KEY_RESOLVER.
@@ -265,7 +264,7 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
     if name.kind == "user":
         return "user", by_key(name.value)
     if name.kind == "api_key":
-        return "api_key", open_key(name.value)
+        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{name.value}"
     if name.kind == "ip":
         return "ip", name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
@@ -330,11 +329,6 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     if "api_key" in opened:
         opened["api_key"] = _api_key(opened["api_key"]).opened
     return opened, is_all
-
-
-def open_key(found: str) -> str:
-    """Return what a key counts as for URLs: the hash, or the result of API_KEY_RESOLVER."""
-    return found if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{found}"
 
 
 def _user_of(text: str) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from django.contrib.auth.models import AnonymousUser
@@ -36,9 +36,6 @@ from ..values.access import AccessRecord
 from .caller import UnknownCaller, find_user, is_hash, only_a_hash
 from .question import Question, QuestionError
 from .words import Bypass
-
-_LIMITER: Final = "django_ratelimiter.middleware.RateLimitMiddleware"
-_LOCALES: Final = "django.middleware.locale.LocaleMiddleware"
 
 
 def build_request(question: Question) -> HttpRequest:
@@ -97,14 +94,14 @@ def resolve_view(http: HttpRequest) -> None:
 
 def language_of(http: HttpRequest) -> str:
     """Return the language of the response."""
-    if _LOCALES in django_setting("MIDDLEWARE", ()):
+    if "django.middleware.locale.LocaleMiddleware" in django_setting("MIDDLEWARE", ()):
         return get_language_from_request(http, check_path=True)
     return str(django_setting("LANGUAGE_CODE"))
 
 
 def has_limiter() -> bool:
     """Return whether the project has our middleware, or a subclass."""
-    wanted = import_string(_LIMITER)
+    wanted = import_string("django_ratelimiter.middleware.RateLimitMiddleware")
     found = map(import_string, django_setting("MIDDLEWARE", ()))
     return any(each is wanted or (isinstance(each, type) and issubclass(each, wanted)) for each in found)
 

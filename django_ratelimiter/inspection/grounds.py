@@ -91,7 +91,9 @@ def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     digests = _digests(caller, rules)
     assignments, entries = _assignments(caller, digests), _entries(caller, digests)
     entitlement, tier = _granted(caller, rules, assignments)
-    return Grounds(entitlement, tier, assignments, entries, _counting(caller, entries))
+    records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
+    applies = records.lookup(caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by)
+    return Grounds(entitlement, tier, assignments, entries, row_of(applies))
 
 
 def _granted(
@@ -169,14 +171,6 @@ def _entries(caller: Caller, digests: Iterable[str]) -> list[AccessEntry]:
     subjects.append(Q(kind="digest") & _ending_in("value", digests))
     not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
-
-
-def _counting(caller: Caller, entries: Sequence[AccessEntry]) -> AccessEntry | None:
-    """Return the entry that applies, found in the same way as for requests."""
-    found = AccessList(map(_record_of, entries)).lookup(
-        caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by
-    )
-    return row_of(found)
 
 
 def _record_of(row: AccessEntry) -> AccessRecord:

@@ -11,9 +11,9 @@ from ..conf import settings
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Counted
 from ..engine.call import OVER_ALL_RULES, Call
+from ..engine.limits import whole_units
 from ..engine.partition_stats import MINUTE_US
 from ..engine.usage import line_of
-from ..engine.validation import whole_units
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of, label_of, usual_cost_of

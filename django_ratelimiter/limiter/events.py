@@ -40,12 +40,6 @@ Observer = Callable[[Decision, float, Sequence[Result]], None]
 observer: Observer | None = None
 
 
-def set_observer(new: Observer | None) -> None:
-    """Replace the observer of this process; `None` = remove it."""
-    global observer
-    observer = new
-
-
 def tell_observer(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:
     """Call the observer. Its exceptions do not affect the request.
 
@@ -112,9 +106,10 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
 async def send_reached(io: IO, request: HttpRequest, results: Iterable[Result]) -> None:
     """Signal the quotas that are used up, or nearly, once in a window."""
     for result in results:
-        percent, verdict = percent_reached(result), result.verdict
-        if not percent or verdict is None:
-            continue
+        verdict = result.verdict
+        if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
+            continue  # less is used, or it is not enforced, or only estimated
+        percent = 80 if verdict.remaining else 100
         events = ("100", "80") if percent == 100 else ("80",)  # after 100, 80 is not sent
         is_first, *_ = [_reached.is_first_in_window(verdict, event) for event in events]
         if is_first and await _is_first_of_all(io, result, *events):
@@ -129,14 +124,6 @@ def log_denied(identity: Identity, record: AccessRecord) -> None:
     if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
         extra = {"entry": record.pk, "identity": "|".join(by), "partition": whole(who)}
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
-
-
-def percent_reached(result: Result) -> int:
-    """Return how much of an enforced limit is used: 80 percent, 100, or 0 for less or if it is only estimated."""
-    verdict = result.verdict
-    if verdict is None or verdict.remaining * 5 > result.limit.capacity or result.mode != "enforce" or result.local:
-        return 0
-    return 80 if verdict.remaining else 100
 
 
 async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:

@@ -17,7 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.dispatch import Signal
 
 from ..backend import get_async_engine, get_engine
-from ..engine.base import Charge, Verdict, Version, leases, mark_refunded
+from ..engine.base import Verdict, Version, leases, mark_refunded
 from ..engine.call import Call
 from ..engine.coroutines import ImmediateAdapter, shielded
 from ..identity import Identity
@@ -66,10 +66,6 @@ class IO:
     async def release(self, verdicts: Verdicts) -> None:
         """End the leases of these verdicts."""
         await (await self.engine()).release(verdicts)
-
-    async def reset(self, charges: Sequence[Charge]) -> None:
-        """Delete the counters of these charges."""
-        await (await self.engine()).reset(charges)
 
     async def send(self, signal: Signal, sender: type, **named: Any) -> None:
         """Send a signal. Exceptions of receivers are logged by Django and not raised."""

@@ -9,7 +9,7 @@ from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
-from ..engine.validation import whole_units
+from ..engine.limits import whole_units
 from ..exceptions import LimitExceeded
 from ..logs import logger
 from ..rules.inline import label_of

@@ -38,7 +38,8 @@ async def reset_counters(io: IO, slug: str | None, given: Mapping[str, Any]) -> 
     }
     if slug is not None and slug not in charges:
         raise ValueError(_why_not(rules, slug))
-    await io.reset([charge for found in charges.values() for charge in found])
+    engine = await io.engine()
+    await engine.reset([charge for found in charges.values() for charge in found])
     return [*charges]
 
 

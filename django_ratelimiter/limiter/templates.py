@@ -147,10 +147,6 @@ class RuleCallTemplate(CallTemplate):
         )
 
 
-#: The cost of a call, `None` = the rules' own; and which sources are missing.
-_Variant = tuple[int | None, tuple[bool, ...]]
-
-
 class RuleTemplates:
     """The templates of some rules for one tier and multiplier, without rules that are unlimited for it.
 
@@ -179,7 +175,8 @@ class RuleTemplates:
         sources = dict.fromkeys([rule.source for rule in self.rules if rule.source is not None])
         self.sources: tuple[NamedValue | RuleValue, ...] = tuple(sources)
         self._of_all = digest("")
-        self._variants: dict[_Variant, RuleCallTemplate] = {}
+        #: By the cost of a call, `None` = the rules' own; and which sources are missing.
+        self._variants: dict[tuple[int | None, tuple[bool, ...]], RuleCallTemplate] = {}
         self.complete: RuleCallTemplate = self._make(None, (False,) * len(self.sources))
         others = [template.rule for template in self.rules if not template.rule.reads_body]
         self.without_body: RuleTemplates | None = None

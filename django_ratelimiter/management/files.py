@@ -14,9 +14,8 @@ from django.db import DatabaseError
 
 from ..rules import cache
 from ..rules.files.planning import FilePlan, apply_file, data_of, lines_of, plan_file
-from ..rules.files.reading import load
 from ..rules.files.rows import RulesFile, in_lines
-from ..rules.files.writing import text_of_database
+from ..rules.files.texts import load, text_of_database
 from ..rules.stored import storage
 from ..values.bounds import json_from
 from ..values.terminal import on_terminal

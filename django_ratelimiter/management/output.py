@@ -24,8 +24,8 @@ from ..exceptions import EngineUnavailable, WrongRedis, told_safely
 from ..forecast.logs.formats import WrongFormat
 from ..inspection.caller import UnknownCaller
 from ..inspection.question import QuestionError
-from ..rules.files.reading import LibraryMissing
 from ..rules.files.rows import WrongFile
+from ..rules.files.texts import LibraryMissing
 from ..rules.records import RuleRecord
 from ..rules.stored.history.back import NotApplied
 from ..values.references import Reference

@@ -19,14 +19,14 @@ from ..conf import has_identity, unknown_identity
 from ..engine.base import Version
 from ..forecast.answer import Blind, RuleForecast
 from ..forecast.evaluate import MAX_CALLERS
-from ..forecast.logs.callers import TIER
 from ..forecast.logs.formats import FORMATS, ROLES, Wanted
 from ..forecast.logs.reading import LogFiles
+from ..forecast.logs.requests import TIER
 from ..forecast.logs.source import MAX_MEMORY, LogTraffic
 from ..forecast.samples import WEEK, Samples, read_period
 from ..rules import cache
 from ..rules.files.planning import FilePlan
-from ..rules.files.reading import load
+from ..rules.files.texts import load
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.stored import storage

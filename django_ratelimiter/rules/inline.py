@@ -13,8 +13,6 @@ from .records import LimitRecord, RuleRecord, TierRecord
 
 #: The prefix of the slugs of these rules; an operator's slug cannot contain a colon.
 PREFIX: Final = "code:"
-#: As long as the slugs of operators' rules, so that usage reports contain all of it.
-_SLUG_LENGTH: Final = 50
 #: Maximum number of rules that are listed and counted in reports: code may make any number of groups.
 _MAX_RULES: Final = 1_000
 
@@ -22,12 +20,8 @@ _MAX_RULES: Final = 1_000
 _RATE = re.compile(r"(?P<quota>[0-9]+)/(?P<count>[0-9]*)(?P<unit>[smhd]?)", re.ASCII)
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-_UNFIT = re.compile(r"[^\w.:-]+", re.ASCII)
-
 _registered: dict[str, RuleRecord] = {}
 
-#: A rate in DRF's format.
-_DRF_RATE: Final = re.compile(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", re.ASCII)
 #: The periods in DRF's documentation, and other common words that it reads correctly.
 _PERIODS: Final = {
     1: ("s", "sec", "secs", "second", "seconds"),
@@ -73,8 +67,8 @@ def identity_of(rule: RuleRecord) -> str:
 def slug_of(*parts: str) -> str:
     """Return the slug of a rule, such as "code:shop.views.order". A long one is cut, and a digest keeps it unique."""
     whole = ".".join(filter(None, parts))
-    text = _UNFIT.sub("-", whole).strip("-.")
-    room = _SLUG_LENGTH - len(PREFIX)
+    text = re.sub(r"[^\w.:-]+", "-", whole, flags=re.ASCII).strip("-.")
+    room = 50 - len(PREFIX)  # as long as operators' slugs, so that usage reports contain all of it
     if text != whole or len(text) > room:
         text = f"{text[-(room - 9) :]}-{blake2s(whole.encode()).hexdigest()[:8]}"
     return PREFIX + text
@@ -138,7 +132,7 @@ def rule_of(
 @lru_cache(maxsize=1_000)
 def rate_from(text: str) -> tuple[int, int] | None:
     """Return the requests and seconds of a rate in DRF's format, such as "10/min"; `None` if it is none."""
-    match = _DRF_RATE.fullmatch(text)
+    match = re.fullmatch(r"\s*(?P<count>-?[0-9_]+)\s*/\s*(?P<period>[a-z]+)\s*", text, re.ASCII)
     if match is None or match["period"] not in _SECONDS:
         return None
     return int(match["count"]), _SECONDS[match["period"]]

@@ -118,12 +118,13 @@ class Turns:
 
     def _run(self, mine: _Read[Found], read: Callable[[], Found], after: Callable[[], object] | None = None) -> None:
         try:
-            mine.set_result(read())
+            tell = partial(mine.set_result, read())
         except BaseException as error:  # whoever waits raises it
-            mine.set_exception(error)
+            tell = partial(mine.set_exception, error)
         if after is not None:
             connections.close_all()
         with self._changed:
+            tell()  # here, so that an answered read is never among those under way
             if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
                 del self._reads[: 1 + self._reads.index(mine)]
             self._changed.notify_all()

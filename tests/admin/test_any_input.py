@@ -21,8 +21,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.files.rows import WrongFile
+from django_ratelimiter.rules.files.texts import read
 from tests.admin_pages import Page, fill, pages
 
 from .pages import ADD_RULE, BrowserForm, rule_form, shown

@@ -16,11 +16,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import call_command
 
-from django_ratelimiter.forecast.logs import callers
-from django_ratelimiter.forecast.logs.callers import LoggedCallers
+from django_ratelimiter.forecast.logs import requests
 from django_ratelimiter.forecast.logs.formats import AccessLogLine, Wanted, find_format
 from django_ratelimiter.forecast.logs.reading import LogFiles
-from django_ratelimiter.forecast.logs.targets import target_finder
+from django_ratelimiter.forecast.logs.requests import LoggedCallers, target_finder
 from django_ratelimiter.forecast.logs.times import TimeReader
 from django_ratelimiter.rules.ruleset import NO_VERSION, RuleSet
 from django_ratelimiter.testing.override import build_record
@@ -117,7 +116,7 @@ def test_the_users_of_lines_are_known_again_after_they_are_forgotten() -> None:
 
 
 def test_callers_who_come_back_are_remembered_and_the_others_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "MAX_CALLERS", 8)
+    monkeypatch.setattr(requests, "MAX_CALLERS", 8)
     found = LoggedCallers([], [RuleSet(NO_VERSION)])
     first, passing = (found.find(AccessLogLine(0, "GET", "/", f"203.0.113.{number}")) for number in (1, 2))
     for number in range(3, 40):
@@ -142,7 +141,7 @@ def test_a_caller_takes_little_memory() -> None:
 
 
 def test_forgotten_callers_take_no_memory_without_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "MAX_CALLERS", 100)
+    monkeypatch.setattr(requests, "MAX_CALLERS", 100)
     found = LoggedCallers([], [RuleSet(NO_VERSION)])
     lines = [AccessLogLine(0, "GET", "/", f"10.0.{number >> 8}.{number & 255}") for number in range(10_000)]
     gc.disable()

@@ -22,6 +22,7 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRul
 from django_ratelimiter.engine.usage import shard_of
 from django_ratelimiter.models import Rule, UsageBucket
 from django_ratelimiter.rules import cache as rules_cache
+from django_ratelimiter.rules.stored import published
 from example_project.demo.admin_client import Form
 from tests.clusters import Cluster, ServerWith, until
 from tests.system.test_saves import NOT_IN_FORCE
@@ -147,6 +148,7 @@ def test_rules_are_saved_and_in_force_but_for_the_shards_of_a_node_that_is_away(
     assert held.pop(gone) <= {text(before)}  # or none: the first connection to a server without the script drops it
     assert held == {server: {text(now)} for server in cluster.servers if server is not gone}
     assert all(is_stale(cluster, server, before) for server in cluster.servers)
+    assert {published.held() for _ in range(64)} == {published.Held.OURS}, "each asks the next shard"
     collect()
     assert versions(cluster) == {server: {text(now)} for server in cluster.servers}
     assert NOT_IN_FORCE not in save(rule, quota=8)

@@ -105,6 +105,14 @@ def ask() -> Decision:
     return limiter.check(RequestFactory().get("/"))
 
 
+def test_a_read_that_was_answered_is_no_longer_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, answered = reading.Turns(), []
+    reads = turns._reads
+    monkeypatch.setattr(reading.connections, "close_all", lambda: answered.extend(each.done() for each in reads))
+    assert turns.take("default", lambda: 7, lambda: None, bool, apart=True) == 7
+    assert (answered[:1], reads) == ([False], [])
+
+
 def test_threads_with_a_connection_read_while_another_waits_for_one(
     database: StuckDatabase, rules: RuleSet, threads: ThreadPoolExecutor
 ) -> None:

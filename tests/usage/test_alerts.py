@@ -21,8 +21,7 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.models import UsageBucket, UsageEpisode
 from django_ratelimiter.tasks import collect_usage, watch_usage
 from django_ratelimiter.usage.collector import alerts
-from django_ratelimiter.usage.collector.alerts import Thresholds, send_alerts
-from django_ratelimiter.usage.collector.lag import Lag
+from django_ratelimiter.usage.collector.alerts import Lag, Thresholds, send_alerts
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 
 pytestmark = pytest.mark.django_db

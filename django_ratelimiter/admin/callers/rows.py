@@ -20,7 +20,7 @@ from ...rules import cache, inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...usage.reports.callers import Usage, usage_of
+from ...usage.reports.report import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.references import reference_of
 from ...values.terminal import without_controls

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 from django.db import router
 from django.db.models import Q, QuerySet
@@ -20,9 +20,9 @@ from ...models import UsageBucket
 from ...rules.formatting import ago, units
 from ...rules.stored import storage, tables
 from ...rules.stored.history.back import BROUGHT_BACK
-from ...rules.stored.history.log import RECENT
+from ...rules.stored.history.changes import RECENT
 from ...rules.stored.storage import primary
-from ...usage.collector.lag import Lag
+from ...usage.collector.alerts import Lag
 from ...usage.reports.chart import bars
 from ...usage.reports.coverage import HOUR
 from ...usage.reports.totals import SUMS, Figures, Freshness, by_start, freshness, last
@@ -30,8 +30,6 @@ from ...usage.times import Granularity, aware, stored
 from ..viewer import Viewer
 from . import state
 from .state import RESET, RESUMED, STOPPED, Item, Status
-
-MAX_RULES: Final = 8
 
 
 def overview_context(request: HttpRequest) -> dict[str, Any]:
@@ -119,7 +117,7 @@ def _last_hour(viewer: Viewer) -> dict[str, Any]:
     rows: QuerySet[Any, Any] = UsageBucket.objects.order_by().filter(within)
     sums = rows.values_list("rule_slug").annotate(**SUMS)
     rejecting = sums.filter(Q(sum_rejected__gt=0) | Q(sum_shadow_rejected__gt=0))
-    ranked = rejecting.order_by("-sum_rejected", "-sum_shadow_rejected", "rule_slug")[:MAX_RULES]
+    ranked = rejecting.order_by("-sum_rejected", "-sum_shadow_rejected", "rule_slug")[:8]
     return {
         "hour_from": times[0],
         "hour_until": date_format(timezone.localtime(period.end), "H:i T"),

@@ -38,9 +38,6 @@ MAX_MATCHES: Final = 10
 #: Maximum number of rows that are searched for a part of a text, the latest ones.
 MAX_SEARCHED: Final = 200_000
 
-#: The length of a text for which pages are suggested while it is typed.
-SUGGESTED_FOR: Final = range(2, 101)
-
 #: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
 KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
 
@@ -78,7 +75,7 @@ def find(text: str, viewer: Viewer) -> list[Match]:
 def suggest(text: str, viewer: Viewer) -> list[Match]:
     """Return the pages of which a part is typed: by names and reasons. A key of an API or a session finds nothing."""
     kinds, part = _kinds_in(text.strip())
-    if len(part) not in SUGGESTED_FOR or "\0" in part:
+    if not 2 <= len(part) <= 100 or "\0" in part:
         return []
     return _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)[:MAX_MATCHES]
 
@@ -261,11 +258,6 @@ _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
 #: Those for parts of texts.
 _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
-
-
-def may_search(_page_of: Any, request: HttpRequest) -> bool:
-    """Return whether the search could find anything for this user."""
-    return Viewer(request).searches
 
 
 @method_decorator(sensitive_post_parameters("q"))

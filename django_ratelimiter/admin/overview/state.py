@@ -13,7 +13,6 @@ from django.core.checks import ERROR
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.db import router
-from django.db.models import QuerySet
 from django.dispatch import receiver
 from django.utils import timezone
 from django.utils.translation import get_language, ngettext, pgettext
@@ -39,8 +38,7 @@ from ...rules.routes import UnknownName, unknown_names
 from ...rules.ruleset import RuleSet
 from ...rules.stored import published, storage
 from ...rules.stored.published import version_in_force
-from ...usage.collector.alerts import BEHIND, REJECTING
-from ...usage.collector.lag import Lag, lag
+from ...usage.collector.alerts import BEHIND, REJECTING, Lag, lag
 from ...usage.reports.totals import Figures, Freshness
 from ...usage.times import Granularity, aware, floor, now, stored
 from ..formatting import unknown_in_words
@@ -154,8 +152,8 @@ def read_status(health: Health) -> Status:
     """Return the status from the primary database, with up to seven short queries."""
     enforced = cache.enforcement_enabled()
     committed = storage.committed_version()
-    latest = _first(storage.snapshots(committed))
-    stopped = None if enforced else _first(storage.snapshots().filter(summary=STOPPED))
+    latest = storage.snapshots(committed).defer("snapshot").first()
+    stopped = None if enforced else storage.snapshots().filter(summary=STOPPED).defer("snapshot").first()
     older = _older(health.versions, committed)
     state = _state(enforced, health)
     held = published.compared(health.versions[0]) if health.versions else published.Held.OURS
@@ -176,22 +174,10 @@ def _state(enforced: bool, health: Health) -> str:
     return "degraded" if health.is_degraded else "on"
 
 
-def _first(versions: QuerySet[RuleSetVersion]) -> RuleSetVersion | None:
-    """Return the first of these versions, without its snapshot."""
-    return versions.defer("snapshot").first()
-
-
 #: Rules that matched no request for this time are listed.
 IDLE: Final = timedelta(days=30)
-#: If counts were added within this time, the collector runs, and Redis is not asked for waiting batches.
-FRESH: Final = timedelta(minutes=3)
-#: Seconds after which waiting batches are late.
-LATE: Final = 300.0
 #: Maximum number of listed rules of one kind.
 MAX_NAMED: Final = 5
-
-#: Checks with their own text on the page: rules left out, usage not collected, unknown views, another database.
-OWN_CHECKS: Final = {f"django_ratelimiter.{number}" for number in ("W006", "W013", "W019", "W025")}
 
 
 class Item(NamedTuple):
@@ -252,7 +238,7 @@ def proxy_items(health: Health) -> Iterator[Item]:
 
 def read_waiting(fresh: Freshness) -> Lag | None:
     """Return the counts that wait in Redis, which is asked only if none were added for a while; `None` = not known."""
-    if fresh.collected_at is not None and fresh.collected_at >= now() - FRESH:
+    if fresh.collected_at is not None and fresh.collected_at >= now() - timedelta(minutes=3):  # the collector runs
         return None
     try:
         return lag()
@@ -283,7 +269,7 @@ def usage_items(
         yield Item("warning", text, [(viewer.rule(slug), viewer.report_url(slug))])
     late = (now() - aware(began[BEHIND])).total_seconds() if BEHIND in began else None
     if waiting is not None:
-        late = waiting.seconds if waiting.seconds > LATE else None
+        late = waiting.seconds if waiting.seconds > 300 else None
     if not is_known:
         hint = _(
             "Run manage.py ratelimit collect now, and from then on each minute: by cron, or as a task of Celery or "
@@ -327,7 +313,7 @@ def rule_items(viewer: Viewer) -> Iterator[Item]:
         ("warning", _("Matches no request:"), faults.dead),
     ):
         for slug, hint in found[:MAX_NAMED]:
-            yield Item(level, text, [_link(viewer, slug)], hint)
+            yield Item(level, text, [(viewer.rule(slug), viewer.rule_url(slug))], hint)
         if more := len(found[MAX_NAMED:]):
             text = ngettext("%d more rule has the same problem:", "%d more rules have the same problem:", more) % more
             yield Item("warning", text, [(_("Rules"), viewer.url("rule_changelist"))])
@@ -355,7 +341,9 @@ def _faults_of(rules: RuleSet, _language: str | None) -> Faults:
     dead = [
         (rule.slug, unknown_in_words(each)) for rule in _active(rules) for each in unknown_names(rule) if _is_dead(each)
     ]
-    checks = [check for check in messages_about(rules) if check.id not in OWN_CHECKS]
+    # with texts of their own on the page: rules left out, usage not collected, unknown views, another database
+    own = {f"django_ratelimiter.{number}" for number in ("W006", "W013", "W019", "W025")}
+    checks = [check for check in messages_about(rules) if check.id not in own]
     messages = [
         Item("bad" if check.level >= ERROR else "warning", f"{check.msg} ({check.id})", hint=str(check.hint or ""))
         for check in checks
@@ -394,11 +382,7 @@ def _idle(rules: RuleSet) -> list[str]:
     return [rule.slug for rule in _active(rules) if rule.slug in old and rule.slug not in met]
 
 
-def _link(viewer: Viewer, slug: str) -> tuple[str, str]:
-    return viewer.rule(slug), viewer.rule_url(slug)
-
-
 def _named(slugs: Sequence[str], viewer: Viewer) -> list[tuple[str, str]]:
-    named = [_link(viewer, slug) for slug in slugs[:MAX_NAMED]]
+    named = [(viewer.rule(slug), viewer.rule_url(slug)) for slug in slugs[:MAX_NAMED]]
     rest = len(slugs) - MAX_NAMED
     return [*named, (_("and %d more") % rest, viewer.url("rule_changelist"))] if rest > 0 else named

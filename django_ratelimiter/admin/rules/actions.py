@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ...models import Rule, RuleLimit, RuleSetState
 from ...rules import cache
-from ...rules.files.writing import text_of_database
+from ...rules.files.texts import text_of_database
 from ...rules.formatting import listed
 from ...rules.stored.storage import primary
 from ..overview.state import RESET

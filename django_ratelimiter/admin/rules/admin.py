@@ -29,7 +29,7 @@ from ..explain import explain_view
 from ..forecast import ForecastPanel
 from ..formatting import split_in_words
 from ..history import history_bring_back_view, history_version_view, history_view, offered_undo, rule_history_view
-from ..overview.search import may_search, search_view
+from ..overview.search import search_view
 from ..pages import Page, PagesAdmin
 from ..viewer import Viewer
 from .actions import (
@@ -189,7 +189,7 @@ class RuleAdmin(PagesAdmin, PrefilledAdmin, RuleActions, ForecastPanel):
 
     pages = (
         Page("explain/", explain_view, _may_view),
-        Page("search/", search_view, may_search),
+        Page("search/", search_view, lambda _rules, request: Viewer(request).searches),
         Page("enforcement/", enforcement_view, MAY_SWITCH),
         Page("history/", history_view, _may_view),
         Page("history/<str:key>/", history_version_view, _may_view),

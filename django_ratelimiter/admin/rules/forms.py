@@ -39,9 +39,6 @@ UNITS: Final = (
     (86_400, gettext_lazy("days")),
 )
 
-#: A number with more digits than this before the point is too large in any unit.
-_MAX_EXPONENT: Final = 20
-
 
 class PlainDecimalField(forms.DecimalField):
     """A number without the trailing zeros of the database."""
@@ -102,7 +99,7 @@ class WindowField(PlainDecimalField):
         if unit and str(unit) not in {str(seconds) for seconds, _name in UNITS}:
             raise ValidationError(_("Choose a unit from the list."), code="unit")
         seconds = int(unit or 1)
-        if seconds == 1 or number.adjusted() >= _MAX_EXPONENT:
+        if seconds == 1 or number.adjusted() >= 20:  # too large in any unit
             return number
         return (number * seconds).normalize()  # trailing zeros would count as decimal places
 

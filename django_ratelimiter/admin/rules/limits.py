@@ -22,11 +22,11 @@ from ...engine.algorithms import STEPS, Microseconds, Units
 from ...engine.calendars import CALENDARS
 from ...engine.limits import LOCAL_MS, MAX_SYNC_MS, Limit
 from ...engine.registry import Algorithm
-from ...models import Rule, RuleLimit
+from ...models import Rule, RuleLimit, Tier
 from ...models.limits import NOT_GIVEN, columns_used
 from ...rules.formatting import duration, per, rate_in_words, units
 from ...values.bounds import MAX_LIMITS
-from ..formatting import label_of, others_in_words
+from ..formatting import label_of
 from .forms import IdentitiesField, RuleLimitForm, RuleLimitFormSet, SingleLimitForm
 
 
@@ -180,8 +180,10 @@ class LimitsInWords(RuleLimitInline):
 
     @admin.display(description=gettext_lazy("Tier"))
     def whose(self, row: RuleLimit) -> str:
-        """Return the tier of the limit."""
-        return row.tier.name if row.tier else others_in_words()
+        """Return the tier of the limit, or whom one without a tier is for."""
+        if row.tier:
+            return row.tier.name
+        return _("every other tier") if Tier.objects.exists() else _("everyone")
 
 
 class RuleFacts(forms.Form):

@@ -23,9 +23,6 @@ from ...values.bounds import MAX_LIMITS
 
 Row = dict[str, Any]
 
-#: A field of a limit: "limits-0-quota".
-_OF_LIMIT: Final = re.compile(r"limits-([0-9]{1,3})-(\w+)", re.ASCII)
-
 #: Names of a view for logins; the second is django-allauth's.
 _LOGINS: Final = ("login", "account_login", "accounts:login", "users:login", "auth:login")
 
@@ -120,7 +117,7 @@ def _typed(query: QueryDict) -> Start:
     fields = {name: str(given[name]).split(",") for name in ("methods", "partition_by") if given.get(name)}
     rows: defaultdict[int, Row] = defaultdict(dict)
     for name, value in given.items():
-        if (found := _OF_LIMIT.fullmatch(name)) and int(found[1]) < MAX_LIMITS:
+        if (found := re.fullmatch(r"limits-([0-9]{1,3})-(\w+)", name, re.ASCII)) and int(found[1]) < MAX_LIMITS:
             rows[int(found[1])][found[2]] = value
     for row in rows.values():
         with suppress(InvalidOperation, KeyError):  # the form shows it as it is

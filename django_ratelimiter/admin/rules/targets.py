@@ -42,15 +42,12 @@ def views_in_words(rule: Rule) -> str:
         rule = Rule(path_kind="route", path=rule.path.removeprefix("/"), view_name=rule.view_name, scope=rule.scope)
     names = names_of(limited(views_of(rule), rule))
     if not names:
-        return _("Matches no view.") + " " + " ".join([*doubts(rule), _or_else(rule)]).strip()
+        sentences = [_("Matches no view."), *doubts(rule)]
+        if rule.path_kind in ("exact", "prefix") and not rule.view_name and not rule.scope:
+            sentences.append(_("It still limits requests for this path that end in a 404."))
+        return " ".join(sentences)
     text = ngettext("Matches %(count)d view: %(names)s", "Matches %(count)d views: %(names)s", len(names))
     return text % {"count": len(names), "names": f"{listed(names)}."}
-
-
-def _or_else(rule: Rule) -> str:
-    """Return what a rule by path matches if there is no view."""
-    by_path = rule.path_kind in ("exact", "prefix") and not rule.view_name and not rule.scope
-    return _("It still limits requests for this path that end in a 404.") if by_path else ""
 
 
 def limited(found: Iterable[View], rule: Rule | None = None) -> list[View]:

@@ -135,9 +135,6 @@ def _name_in(request: HttpRequest) -> str:
     return request.GET.get("period") or DEFAULT
 
 
-#: The parameters that links keep.
-LINK_PARAMETERS: Final = ("period", "rule", "tier", "by", "identity")
-
 #: The identities whose top callers are shown first: people, then what stands for them.
 _FIRST: Final = ("user", "api_key", "ip")
 
@@ -288,7 +285,7 @@ def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[s
 def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
-    for name in set(query) - set(LINK_PARAMETERS):
+    for name in set(query) - {"period", "rule", "tier", "by", "identity"}:
         del query[name]
     for name, value in changes.items():
         query.pop(name, None)

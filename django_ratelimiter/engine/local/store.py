@@ -351,10 +351,10 @@ class LocalCounters:
         while True:
             time.sleep(IDLE_SECONDS / 2)
             with suppress(Exception):  # the engine is out of reach
-                self.give_back(self.now())
-            with self.lock:
                 if self.thread is not current_thread():
                     return  # all was dropped, and another thread may have begun
-                if not (self.held or self.usage):
+                self.give_back(self.now())
+            with self.lock:
+                if self.thread is current_thread() and not (self.held or self.usage):
                     self.thread = None
                     return

@@ -89,7 +89,7 @@ class AsyncRedisEngine(RedisCore):
     async def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""
         if self._cluster:
-            return await self._cluster.publish(self, version)
+            return await asyncio.to_thread(self._cluster.threads.publish, self, version)  # rare, so a thread does it
         await self._publish(version)
 
     async def aclose(self) -> None:

@@ -15,25 +15,20 @@ from .protocol import CallEncoder
 #: Maximum number of commands in one pipeline of the client.
 MAX_COMMANDS: Final = 1_000
 
-#: Calls a function with a client of a shard's node.
-Run = Callable[[int, Callable[[Redis], Any]], Any]
-
-#: Sends packed calls, within the deadline. Returns a function that reads this number of replies.
-Send = Callable[[bytes, int], Callable[[], list[Any]]]
-
 
 class ShardCommands:
     """Sends commands to the shards of an engine. They must be safe to repeat. Raises EngineUnavailable.
 
-    encoder: makes the names of keys. run: sends through the client. send: sends to the only server, over the
-    connections of decisions; `None` = use `run`. node_of: returns an id of the node of a shard.
+    encoder: makes the names of keys. run: calls a function with a client of a shard's node. send: sends packed calls to
+    the only server, over the connections of decisions, and returns a function that reads this number of replies;
+    `None` = use `run`. node_of: returns an id of the node of a shard.
     """
 
     def __init__(
         self,
         encoder: CallEncoder,
-        run: Run,
-        send: Send | None = None,
+        run: Callable[[int, Callable[[Redis], Any]], Any],
+        send: Callable[[bytes, int], Callable[[], list[Any]]] | None = None,
         node_of: Callable[[int], object] = lambda shard: None,
     ) -> None:
         self.encoder = encoder

@@ -13,17 +13,11 @@ from .. import usage
 from ..base import Charge, Verdict, Version, mark_refunded, receipts_of
 from ..call import NO_CHARGES, Answer, Call
 from ..partition_stats import MINUTE_US
-from .cluster.sharding import ShardCall, ShardCoordinator, names_by_shard
+from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
 from .packing import command
-from .protocol import (
-    ATTEMPTS,
-    COUNTING,
-    OUT_OF_TIME,
-    CallEncoder,
-    ScriptMode,
-)
+from .protocol import ATTEMPTS, COUNTING, OUT_OF_TIME, CallEncoder, ScriptMode
 
 
 class RedisCore(CallEncoder, ABC):
@@ -120,7 +114,10 @@ class RedisCore(CallEncoder, ABC):
 
     async def _reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
-        for shard, names in names_by_shard(self, charges).items():
+        by_shard: dict[int, list[bytes]] = {}
+        for charge in charges:
+            by_shard.setdefault(self.shard_of(charge), []).append(self._name(charge))
+        for shard, names in by_shard.items():
             await self._send(shard, command("DEL", *names), kind=int)
 
     async def _publish(self, version: int | Version) -> None:

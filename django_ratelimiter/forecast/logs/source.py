@@ -26,10 +26,9 @@ from ...values.terminal import visible
 from ..answer import MOST, SHORT_US, Blind, BlindKind, RuleForecast, blind_by_nature, unseen_tiers
 from ..code import asking_in_code, costs_of_scope
 from ..evaluate import MAX_CALLERS, SAMPLED_ONE_IN, Evaluator, Kind, Rejected, Requests, Tally, evaluators
-from .callers import LoggedCaller, LoggedCallers
 from .formats import AccessLogLine, WrongFormat
 from .reading import LogFiles
-from .targets import UNREACHED, Plan, target_finder
+from .requests import UNREACHED, LoggedCaller, LoggedCallers, Plan, target_finder
 
 #: The memory that the process may take, in MB, unless the user says otherwise.
 MAX_MEMORY: Final = 1_000

@@ -24,9 +24,8 @@ from ...inspection.references import Rejected
 from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import published
-from ...usage.collector.alerts import Thresholds, send_alerts
+from ...usage.collector.alerts import Thresholds, lag, send_alerts
 from ...usage.collector.collect import Collected, run
-from ...usage.collector.lag import lag
 from ...values.bounds import closest
 from ..about import about
 from ..about import lines_of as lines_of_project

@@ -38,13 +38,8 @@ Row = TypeVar("Row", Tier, Rule, RuleLimit, AccessEntry)
 VERSION: Final = 2
 
 _SECTIONS: Final = ("tiers", "rules", "access")
-_EXPORTED: Final = re.compile(r"([0-9]{1,15})@([0-9]{1,15})", re.ASCII)
 #: Characters that databases do not store: NUL, and half of a UTF-16 pair.
 _NOT_STORED: Final = re.compile("[\\x00\\ud800-\\udfff]")
-#: No window is as long, in seconds.
-_FAR: Final = 10**10
-#: Maximum length of an error, which repeats words of the file.
-_MAX_TEXT: Final = 500
 
 #: The value of a name that a group has twice.
 TWO_VALUES: Final = object()
@@ -73,7 +68,7 @@ class WrongFile(Exception):
 
 def in_lines(file: str, found: Sequence[str]) -> list[str]:
     """Return errors or warnings as lines, such as “limits.yaml: rules.a.cost: …”. Only the first are listed."""
-    return bounded([visible(f"{file}: {text[:_MAX_TEXT]}") for text in found])
+    return bounded([visible(f"{file}: {text[:500]}") for text in found])
 
 
 def bounded(lines: Sequence[str]) -> list[str]:
@@ -135,7 +130,7 @@ class RowReader:
         if type(version) is not int or version not in (1, VERSION):
             self._fault("version", _("1 or %(version)s, not %(value)s"), version=VERSION, value=_shown(version))
         if "exported_version" in data:
-            if exported := _EXPORTED.fullmatch(str(data["exported_version"])):
+            if exported := re.fullmatch(r"([0-9]{1,15})@([0-9]{1,15})", str(data["exported_version"])):
                 self._file.exported = Version(*map(int, exported.groups()))
             else:
                 self._fault("exported_version", _("as “export” writes it, such as 12@1795322634345"))
@@ -307,7 +302,7 @@ def _fits(column: Any, value: Any) -> tuple[bool, str]:
     if isinstance(column, fields.BooleanField):
         return isinstance(value, bool), _("true or false")
     if isinstance(column, fields.DecimalField):
-        return type(value) in (int, float) and abs(value) < _FAR, _("a number of seconds")
+        return type(value) in (int, float) and abs(value) < 10**10, _("a number of seconds")
     if isinstance(column, fields.JSONField):
         are_texts = isinstance(value, list) and all(isinstance(each, str) for each in value)
         return are_texts, _("a list of texts in brackets")

@@ -18,9 +18,6 @@ from ...logs import logger
 from ..ruleset import rule_from
 from .tables import models
 
-#: Fields that enforcement does not need: only the form validates them.
-_TEXTS = {"name", "message", "description"}
-
 
 def snapshot_of_rows(rows_as: Callable[[QuerySet[Any]], QuerySet[Any]] = lambda rows: rows) -> dict[str, Any]:
     """Return all tiers, and all rules that can be enforced, in three queries; `left_out` names the others.
@@ -72,7 +69,7 @@ def _compile(
     rule: models.Rule, limits: Collection[models.RuleLimit], faulty_tiers: dict[int, list[str]]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the rule as in a snapshot, and its errors."""
-    reasons = _faults(rule, exclude=_TEXTS)
+    reasons = _faults(rule, exclude={"name", "message", "description"})  # which enforcement does not need
     for limit in limits:
         limit.rule = rule
         faults = _faults(limit, exclude={"rule", "tier"}) + faulty_tiers.get(limit.tier_id or 0, [])

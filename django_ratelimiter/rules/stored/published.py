@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django.core import signing
@@ -92,13 +93,17 @@ def version_in_force(engine: Engine) -> Version | None:
     """Return the version that the engine compares calls with; `None` = it holds none. Raises EngineUnavailable.
 
     A call with a version before the first one is always stale, so the engine returns its own and changes
-    nothing. If there are several shards, it is the version in one of them: each is published in all.
+    nothing. If there are several shards, one is asked, as each version is published in all; and the others, if it holds
+    none: its node may have come back empty.
     """
-    exact: Engine = getattr(engine, "engine", engine)
+    exact: Any = getattr(engine, "engine", engine)
     try:
         exact.check((), version=NO_VERSION)
     except StaleRules as stale:
-        return None if stale.number is None else Version(stale.number, stale.epoch)
+        if stale.number is not None:
+            return Version(stale.number, stale.epoch)
+        shards = exact.versions() if hasattr(exact, "versions") else ()
+        return max(filter(None, shards), key=attrgetter("order"), default=None)
     return NO_VERSION
 
 

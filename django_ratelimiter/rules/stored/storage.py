@@ -23,9 +23,6 @@ from .tables import models
 #: How often rows are read again if their number changes meanwhile.
 READINGS: Final = 5
 
-#: Maximum number of snapshots in memory while many are read; each contains the whole rule set.
-CHUNK: Final = 5
-
 #: Maximum number of access entries in one process; the latest are used.
 MAX_ENTRIES: Final = 50_000
 
@@ -188,6 +185,6 @@ def snapshots_until(version: Version) -> Any:
 
 
 def in_chunks(versions: Any, count: int | None = None) -> Iterator[Snapshot]:
-    """Return the snapshots of these versions, or of the first ones. They are read a few at a time."""
-    found: Iterator[Snapshot] = versions.values_list("snapshot", flat=True)[:count].iterator(chunk_size=CHUNK)
+    """Return the snapshots of these versions, or of the first ones. Few are in memory at a time: each has all rules."""
+    found: Iterator[Snapshot] = versions.values_list("snapshot", flat=True)[:count].iterator(chunk_size=5)
     return found

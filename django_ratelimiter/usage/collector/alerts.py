@@ -6,26 +6,49 @@ it. The condition ends well below its threshold, so that a figure that wavers ar
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.db import router
 from django.db.models import QuerySet, Sum
 
+from ...backend import get_engine
+from ...engine.usage import minute_of
+from ...exceptions import EngineUnavailable
 from ...logs import logger
 from ...models import UsageBucket, UsageEpisode
 from ...signals import collector_behind, rejection_rate_exceeded
 from ...values.terminal import visible
 from ..times import Granularity, floor, stored
-from .lag import Lag, engine_time
 
 #: A condition ends at this share of its threshold.
 END_SHARE: Final = 0.75
 
 REJECTING: Final = "rejecting:"
 BEHIND: Final = "behind"
+
+
+class Lag(NamedTuple):
+    """Batches that wait to be collected.
+
+    seconds: since the end of the oldest waiting minute; 0 = nothing waits. Normally not more than the time between
+    two collections. batches: their number.
+    """
+
+    seconds: float
+    batches: int
+
+
+def lag() -> Lag:
+    """Return the lag. Closes past minutes, but collects nothing. Raises EngineUnavailable."""
+    batches = get_engine().take_usage()
+    if not batches:
+        return Lag(0.0, 0)
+    ended = (min(map(minute_of, batches)) + 1) * 60
+    return Lag(max(engine_time() - ended, 0.0), len(batches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +81,15 @@ class RejectionRate(NamedTuple):
     def percent(self) -> float:
         """Return the rejected share in percent."""
         return 100 * self.rejected / self.requests if self.requests else 0.0
+
+
+def engine_time() -> float:
+    """Return the engine's time in seconds since the Unix epoch; this process's if the engine is unavailable."""
+    seen: Any = getattr(get_engine(), "partitions", None)
+    try:
+        return time.time() if seen is None else seen.now_us() / 1_000_000
+    except EngineUnavailable:
+        return time.time()
 
 
 def now() -> datetime:

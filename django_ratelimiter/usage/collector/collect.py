@@ -24,8 +24,7 @@ from ...models import UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
 from ...rules.stored import published
 from ..times import starts_of
-from .alerts import Thresholds, send_alerts
-from .lag import lag
+from .alerts import Thresholds, lag, send_alerts
 from .partitions import collect_partitions
 from .prune import prune
 from .upsert import BucketKey, TotalKey, add, slug

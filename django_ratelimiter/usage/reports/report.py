@@ -1,4 +1,4 @@
-"""The usage of all rules, or of one, in a period: totals, a time series, and callers.
+"""The usage of all rules, or of one, in a period: totals, a time series, and callers; and of one caller, by day.
 
 Each part is read when it is first used; the number of queries does not depend on the number of rows.
 """
@@ -6,26 +6,29 @@ Each part is read when it is first used; the number of queries does not depend o
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime, time, timedelta, tzinfo
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
+from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Sum, When
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, settings
 from ...engine.base import Alias, tail_of
-from ...models import TopCaller, TopPartition, UsageBucket, UsageTotal
-from ..times import Granularity, aware, buckets, floor
+from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ..times import Granularity, aware, buckets, floor, now, stored
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
+#: The days of a report about one caller.
+DAYS: Final = 30
 
 #: How many of the rows that are added up are estimates.
 ESTIMATES: Final = Count("pk", filter=Q(estimated=True))
@@ -287,3 +290,85 @@ class Report:
 def _within(bucket_ranges: Iterable[BucketRange]) -> Q:
     """Return the condition that selects the rows of these ranges."""
     return reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
+
+
+class Day(NamedTuple):
+    """Known requests of the caller that one rule matched on one day."""
+
+    date: date
+    rule: str
+    requests: int | None  # `None` = few: an estimate below 100 is no figure
+    allowed: int | None  # `None` = few, or not known
+    rejected: int | None  # `None` = few, or not known
+    known_from: str  # top (among the top 100 of a rule in an hour) or sample
+    estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
+
+    @property
+    def in_words(self) -> dict[str, str | None]:
+        """Return the requests and the rejected ones as text; `None` = not known."""
+        rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
+        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
+
+
+class Usage(NamedTuple):
+    """The last 30 days, as far as they are known."""
+
+    since: date
+    until: date
+    complete: bool  # always false: most requests are counted by rule and tier only
+    explanation: str
+    days: Sequence[Day]
+
+
+def usage_of(digests: Mapping[str, str]) -> Usage:
+    """Return the known usage of the last 30 days. digests: of the caller, by rule.
+
+    Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
+    a day, the one with more requests is used.
+    """
+    zone = timezone.get_default_timezone()
+    today = now().astimezone(zone).date()
+    first = today - timedelta(days=DAYS - 1)
+    start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
+    days_by_rule: dict[tuple[date, str], Day] = {}
+    for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
+        other = days_by_rule.setdefault((day.date, day.rule), day)
+        if (day.requests or 0) > (other.requests or 0):
+            days_by_rule[day.date, day.rule] = day
+    explanation = _(
+        "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
+        "the top callers of a rule (estimated if there were many requests), and for callers in the sample."
+    )
+    found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
+    return Usage(first, today, False, explanation, found)
+
+
+def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
+    starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
+    rows = TopPartition.objects.filter(
+        granularity=TopPartition.Granularity.DAY, start__in=starts,
+        rule_slug__in=list(digests), partition__in=set(digests.values()),
+    )  # fmt: skip
+    for row in rows.iterator():
+        if digests[row.rule_slug] == row.partition:
+            figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
+            counts = figures["requests"], figures["allowed"], figures["rejected"]
+            yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
+
+
+def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
+    starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
+    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
+    # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
+    rows = (
+        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
+        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
+        .annotate(sum=Sum("count"))
+        .order_by()
+    )
+    for row in rows.iterator():
+        if digests.get(row["rule_slug"]) == row["partition_hash"]:
+            on = starts[row["day"]].astimezone(zone).date()
+            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")

@@ -32,7 +32,7 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion, Tier, Usa
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.formatting import moment_in_words
 from django_ratelimiter.rules.stored import storage
-from django_ratelimiter.usage.collector.lag import Lag
+from django_ratelimiter.usage.collector.alerts import Lag
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import now, stored
 from example_project.redis_server import free_port

@@ -17,8 +17,7 @@ import redis
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from django_ratelimiter.engine.redis.connections import async_pool, async_transport
-from django_ratelimiter.engine.redis.connections import pool as threads_pool
+from django_ratelimiter.engine.redis.connections import async_transport, transport
 from example_project.redis_server import RedisServer
 from tests.clusters import stopped
 from tests.engine.answering import VERDICT, Answering
@@ -116,7 +115,7 @@ def test_threads_for_which_connections_come_too_late_see_no_outage(
         shake_hands(connection)
         ahead[0], pool._round_trip = 0.6 * LONG, LONG  # what is left is less than a reply takes
 
-    monkeypatch.setattr(threads_pool, "monotonic", lambda: time.monotonic() + ahead[0])
+    monkeypatch.setattr(transport, "monotonic", lambda: time.monotonic() + ahead[0])
     monkeypatch.setattr(pool, "_shake_hands", slowly)
     answers: list[object] = []
 
@@ -148,8 +147,8 @@ def test_calls_that_wait_for_one_connection_are_one_failure(monkeypatch: pytest.
     async def fail_on_a_loop(*_: object) -> None:  # its task begins after those of all calls
         raise OSError("no such host")
 
-    monkeypatch.setattr(threads_pool, "connect", fail)
-    monkeypatch.setattr(async_pool, "connect", fail_on_a_loop)
+    monkeypatch.setattr(transport, "connect", fail)
+    monkeypatch.setattr(async_transport, "connect", fail_on_a_loop)
     engine = RedisEngine(redis.Redis(port=1), "test", deadline=LONG)
     [pool] = engine.server_of(0).pools
     with ThreadPoolExecutor(2 * MAX_FAILURES) as threads:

@@ -42,7 +42,7 @@ def _apply(path: str, at: int, pipe: int) -> NoReturn:
     from django.db import connection
 
     from django_ratelimiter.rules.files.planning import apply_file
-    from django_ratelimiter.rules.files.reading import load
+    from django_ratelimiter.rules.files.texts import load
 
     killer, commit = _Killer(at, pipe), connection.commit
 
@@ -81,7 +81,7 @@ def main() -> None:
     from django.db import connection
 
     from django_ratelimiter.rules.files.planning import apply_file
-    from django_ratelimiter.rules.files.reading import load
+    from django_ratelimiter.rules.files.texts import load
 
     old, new = sys.argv[1:]
     states = {}

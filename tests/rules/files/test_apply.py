@@ -26,9 +26,8 @@ from django_ratelimiter.engine.base import Version
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState, RuleSetVersion, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.planning import FilePlan, apply_file, lines_of, plan_file
-from django_ratelimiter.rules.files.reading import read
 from django_ratelimiter.rules.files.rows import RulesFile, WrongFile
-from django_ratelimiter.rules.files.writing import text_of_database
+from django_ratelimiter.rules.files.texts import read, text_of_database
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 from django_ratelimiter.rules.stored.history.back import NotApplied, RulesHaveChanged

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.planning import plan_file
-from django_ratelimiter.rules.files.reading import load
+from django_ratelimiter.rules.files.texts import load
 
 pytestmark = pytest.mark.django_db
 

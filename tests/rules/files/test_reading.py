@@ -15,8 +15,8 @@ from django.utils.text import slugify
 
 from django_ratelimiter.models import AccessEntry
 from django_ratelimiter.rules.files.planning import apply_file, plan_file
-from django_ratelimiter.rules.files.reading import LibraryMissing, load, read
 from django_ratelimiter.rules.files.rows import WrongFile
+from django_ratelimiter.rules.files.texts import LibraryMissing, load, read
 from django_ratelimiter.values.bounds import MAX_LISTED
 
 LIMIT = "      - {quota: 5, window_seconds: 60}\n"

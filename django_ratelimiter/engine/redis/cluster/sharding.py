@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from ....exceptions import EngineUnavailable
 from ... import usage
-from ...base import Charge, Verdict, Version, mark_refunded
+from ...base import Verdict, Version, mark_refunded
 from ...call import NO_CHARGES, Answer, Call
 from ..connections.faults import may_have_been_run
 from ..protocol import CallEncoder, ScriptMode
@@ -43,13 +43,6 @@ class ShardCall(NamedTuple):
         return max(deadline, monotonic() + UNDO_SECONDS) if deadline is not None and gives_back else deadline
 
 
-#: Makes a call to one shard; a packed one returns no verdicts. The deadline is in monotonic seconds.
-MakeCall = Callable[[ShardCall, float | None], Awaitable[Answer]]
-
-#: Runs work to its end, even if the waiting task is cancelled.
-Finish = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
-
-
 @dataclass(slots=True)
 class ShardPart:
     """The part of a call in one shard. places: of its charges in the call."""
@@ -60,10 +53,18 @@ class ShardPart:
 
 
 class ShardCoordinator:
-    """Spreads calls over the shards of an encoder. is_down: returns whether calls to a shard are stopped at present."""
+    """Spreads calls over the shards of an encoder. is_down: returns whether calls to a shard are stopped at present.
+
+    make_call: makes a call to one shard, until this time in monotonic seconds; a packed one returns no verdicts.
+    finish: runs work to its end, even if the waiting task is cancelled.
+    """
 
     def __init__(
-        self, encoder: CallEncoder, is_down: Callable[[int], bool], make_call: MakeCall, finish: Finish
+        self,
+        encoder: CallEncoder,
+        is_down: Callable[[int], bool],
+        make_call: Callable[[ShardCall, float | None], Awaitable[Answer]],
+        finish: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
     ) -> None:
         self._encoder = encoder
         self._is_down = is_down
@@ -227,11 +228,3 @@ class ShardCoordinator:
             if not (was_sent or may_have_been_run(error)):
                 counts.shard = None
             raise
-
-
-def names_by_shard(encoder: CallEncoder, charges: Iterable[Charge]) -> dict[int, list[bytes]]:
-    """Return the names of the charges' keys, by shard."""
-    names: dict[int, list[bytes]] = {}
-    for charge in charges:
-        names.setdefault(encoder.shard_of(charge), []).append(encoder._name(charge))
-    return names

@@ -19,7 +19,6 @@ from ..connections.clients import Address, ClientFactory
 REFRESH_TIMEOUT: Final = 1.0
 REFRESH_PAUSE: Final = 0.1
 
-_NONE: Final[list[Address | None]] = []
 _MAX_TIMEOUTS: Final = {"socket_timeout": REFRESH_TIMEOUT, "socket_connect_timeout": REFRESH_TIMEOUT}
 
 
@@ -147,7 +146,7 @@ class Topology:
             self._known.set()
 
     def _load(self, order: Iterable[Address]) -> None:
-        problem, best = "", _NONE
+        problem, best = "", list[Address | None]()
         for address in order:
             try:
                 with self._client_factory.node(address, **self._timeouts) as client:

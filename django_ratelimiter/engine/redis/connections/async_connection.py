@@ -12,10 +12,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .connection import LOAD, MORE, TLSContextCache, VersionDrop, options_of, reader_for
+from .connection import LOAD, MORE, VersionDrop, contexts, options_of, reader_for
 from .faults import HandshakeErrors
-
-_contexts: Final = TLSContextCache()
 
 #: Seconds after which a closed connection is dropped even if the server does not confirm the end.
 CLOSE_TIMEOUT: Final = 1.0
@@ -145,16 +143,6 @@ def _expire(future: asyncio.Future[Any]) -> None:
         future.set_exception(RedisTimeoutError("Redis did not answer within the deadline."))
 
 
-async def _share_context(pool: ConnectionPool, redis_connection: Any) -> None:
-    """Cache the certificates, and read them in a thread: redis-py reads them for each connection, which takes 70 ms."""
-    context = _contexts.get(pool)
-    if context is None:
-        await asyncio.to_thread(redis_connection.ssl_context.get)
-        _contexts.put(pool, redis_connection.ssl_context)
-    else:
-        redis_connection.ssl_context = context
-
-
 async def connect(pool: ConnectionPool, seconds: float | None, generation: int) -> AsyncConnection:
     """Return a new connection like those of this pool, on this event loop. Arguments: see `options_of` and Server.
 
@@ -165,12 +153,16 @@ async def connect(pool: ConnectionPool, seconds: float | None, generation: int) 
     errors = HandshakeErrors(redis_connection)
     try:
         if hasattr(redis_connection, "ssl_context"):
-            await _share_context(pool, redis_connection)
+            if (context := contexts.get(pool)) is None:  # redis-py reads the certificates each time, which takes 70 ms
+                await asyncio.to_thread(redis_connection.ssl_context.get)
+                contexts.put(pool, redis_connection.ssl_context)
+            else:
+                redis_connection.ssl_context = context
         await redis_connection.connect()
         errors.stop()
         return AsyncConnection(redis_connection, generation)
     except BaseException as error:  # the task may be cancelled half-way
-        _contexts.discard(pool)
+        contexts.discard(pool)
         await redis_connection.disconnect(nowait=True)
         if isinstance(error, RedisError):
             raise errors.stop() or error from error

@@ -125,12 +125,12 @@ class Connection:
         "_reader",
         "_receive",
         "_redis_connection",
-        "_send",
         "_sock",
         "_timeout",
         "generation",
         "has_arrived",
         "has_more",
+        "send",
     )
 
     def __init__(
@@ -146,7 +146,9 @@ class Connection:
         #: Returns whether a part of a reply was received and not read.
         self.has_more: Callable[[], bool] = self._reader.has_data
         self._buffer = bytearray(4_096)
-        self._send, self._receive = self._sock.sendall, self._sock.recv_into
+        #: Sends a call, or several at once. All replies must be read before the next call.
+        self.send: Callable[[bytes], None] = self._sock.sendall
+        self._receive = self._sock.recv_into
         #: Returns whether data or the end of the connection has arrived. Argument: milliseconds to wait.
         self.has_arrived = _arrival_check(redis_connection)
 
@@ -160,7 +162,7 @@ class Connection:
         deadline_at: monotonic seconds; `None` = the timeout applies to each part of the reply. full_timeout: the call
         has the whole timeout left.
         """
-        self._send(call)
+        self.send(call)
         if full_timeout:
             try:
                 size = self._receive(self._buffer)
@@ -177,14 +179,10 @@ class Connection:
     def call_after_script_load(self, call: bytes, deadline_at: float | None, version_drop: VersionDrop) -> Any:
         """Send a call to a server that has lost the script, and load the script, in one round trip."""
         drop_commands = version_drop.due_commands()
-        self._send(drop_commands.packed + LOAD + call)
+        self.send(drop_commands.packed + LOAD + call)
         loaded, reply = self.read_replies(drop_commands.replies + 2, deadline_at)[-2:]
         version_drop.mark_sent(drop_commands)
         return loaded if isinstance(loaded, Exception) else reply
-
-    def send(self, calls: bytes) -> None:
-        """Send several calls at once. All their replies must be read before the next call."""
-        self._send(calls)
 
     def read_replies(self, number: int, deadline_at: float | None) -> list[Any]:
         """Return this number of replies, which may be exceptions."""
@@ -203,7 +201,9 @@ class Connection:
                 size = self._receive(self._buffer)
             except TimeoutError as error:
                 size = self._receive_late(error)
-            self._feed(size)
+            if not size:
+                raise RedisConnectionError("Connection closed by server.")
+            self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
         self._sock.settimeout(self._timeout)
         return reply
 
@@ -215,11 +215,6 @@ class Connection:
         size: int = self._receive(self._buffer)
         self._sock.settimeout(self._timeout)
         return size
-
-    def _feed(self, size: int) -> None:
-        if not size:
-            raise RedisConnectionError("Connection closed by server.")
-        self._reader.feed(self._buffer, 0, size)  # type: ignore[arg-type]  # any buffer will do
 
 
 def _arrival_check(redis_connection: Any) -> Callable[[int], object]:
@@ -267,7 +262,7 @@ class TLSContextCache:
         self._contexts.pop(pool, None)
 
 
-#: For the pools of threads.
+#: For the pools of threads and of event loops.
 contexts: Final = TLSContextCache()
 
 
@@ -313,11 +308,10 @@ def connect(
     errors = HandshakeErrors(redis_connection)
     try:
         redis_connection.connect()
-    except RedisError as error:
+    except BaseException as error:
         redis_connection.disconnect()
-        raise errors.stop() or error from error
-    except BaseException:
-        redis_connection.disconnect()
+        if isinstance(error, RedisError):
+            raise errors.stop() or error from error
         raise
     errors.stop()
     return Connection(redis_connection, timeout, generation, on_close)

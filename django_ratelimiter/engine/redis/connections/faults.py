@@ -31,12 +31,6 @@ from ...base import WrongServer
 #: Exceptions of reading a reply that do not come from the script.
 NOT_A_REPLY: Final = (LookupError, TypeError, ValueError)
 
-#: Another node has the keys of this call, or will have them soon.
-_MOVES: Final = (AskError, TryAgainError)
-
-#: Errors of a single call: its keys are in several slots, or the script must be loaded.
-_OF_ONE_CALL: Final = (ClusterCrossSlotError, NoScriptError)
-
 #: Error codes for which redis-py has a class. Before 7.2 it removes them from the text and does not store them.
 _CODES: Final[Mapping[type[Exception], str]] = {
     BusyLoadingError: "LOADING",
@@ -86,7 +80,6 @@ _SENTENCES: Final = (
     (r"WRONGTYPE", "Another program writes to our keys. Set RATELIMITER['NAMESPACE'] to a name that nobody else uses."),
     (r"Protocol error, got", "The program at this address is not a Redis server."),
 )
-_KNOWN: Final = tuple((re.compile(pattern), sentence) for pattern, sentence in _SENTENCES)
 
 #: Maximum number of characters of an error's own text.
 _MAX_LENGTH: Final = 200
@@ -105,8 +98,8 @@ def is_outage(error: Exception) -> bool:
     """Return whether other calls would fail as well; False if the server rejected only this call."""
     if not isinstance(error, ResponseError):
         return True
-    if isinstance(error, _OF_ONE_CALL) or is_elsewhere(error):
-        return False
+    if isinstance(error, ClusterCrossSlotError | NoScriptError) or is_elsewhere(error):
+        return False  # its keys are in several slots or elsewhere, or the script must be loaded
     text = _text(error)
     return _OF_THE_SERVER.search(text) is not None or _IN_A_SCRIPT.search(text) is None
 
@@ -120,7 +113,9 @@ def may_have_been_run(error: Exception) -> bool:
 
 def is_elsewhere(error: object) -> bool:
     """Return whether this node of a cluster does not serve the keys of this call: another node does, or none."""
-    return isinstance(error, _MOVES) or (isinstance(error, ClusterDownError) and "not served" in str(error))
+    if isinstance(error, ClusterDownError):
+        return "not served" in str(error)
+    return isinstance(error, AskError | TryAgainError)
 
 
 def is_refused(error: Exception) -> bool:
@@ -151,7 +146,7 @@ def raise_if_broken(reply: object, kind: type = list) -> None:
 def sentence_of(error: Exception) -> str | None:
     """Return the meaning of an error as a sentence; `None` if it is not known here."""
     text = _text(error)
-    return next((sentence for pattern, sentence in _KNOWN if pattern.search(text)), None)
+    return next((sentence for pattern, sentence in _SENTENCES if re.search(pattern, text)), None)
 
 
 def explain(error: Any) -> str:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from os import getpid
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from redis.exceptions import ReadOnlyError
 
@@ -32,16 +32,6 @@ from .faults import PoolTimeout, connection_error, is_elsewhere, is_outage, is_r
 
 #: Maximum number of threads for the calls of event loops.
 MAX_THREADS: Final = 64
-
-
-class Pool(Protocol):
-    """The connections of the threads, or of one event loop."""
-
-    def close_idle(self) -> None:
-        """Close the idle connections. May be called in any thread."""
-
-    def wake(self) -> None:
-        """Look again whether to probe, and whether calls wait for a connection. May be called in any thread."""
 
 
 #: The call of a probe: like that of a request, with a short expiry.
@@ -128,8 +118,8 @@ class Server:
     def _begin(self) -> None:
         self.pid: int = getpid()
         self.breaker: CircuitBreaker = CircuitBreaker(wake=self._wake)
-        #: The connection pools of the threads and of each event loop.
-        self.pools: set[Pool] = set()
+        #: The pools of the threads and of each event loop. `close_idle` and `wake` may be called in any thread.
+        self.pools: set[Any] = set()
         #: Runs calls of event loops in threads, see AsyncTransport. It starts threads when they are needed.
         self.executor: ThreadPoolExecutor = ThreadPoolExecutor(MAX_THREADS, "ratelimiter-redis")
         #: The run, see `Handshake`, of the server that new connections lead to, and all runs so far.

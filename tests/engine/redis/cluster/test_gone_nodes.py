@@ -19,7 +19,7 @@ from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.cluster import topology
 from django_ratelimiter.engine.redis.cluster.nodes import AsyncClusterTransport, ClusterTransport
 from django_ratelimiter.engine.redis.cluster.topology import Topology
-from django_ratelimiter.engine.redis.connections import async_transport, pool
+from django_ratelimiter.engine.redis.connections import async_transport, transport
 from django_ratelimiter.engine.redis.connections.clients import Address, ClientFactory
 from django_ratelimiter.engine.redis.connections.connection import PING
 from django_ratelimiter.engine.redis.connections.server import Handshake
@@ -75,7 +75,7 @@ def lose(ask: Callable[[], Any], cluster: Any) -> None:
 
 def test_no_thread_goes_on_probing_it(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is it counted among those that are away."""
-    monkeypatch.setattr(pool, "Thread", lambda **options: threading.Thread(**options | {"name": "of this test"}))
+    monkeypatch.setattr(transport, "Thread", lambda **options: threading.Thread(**options | {"name": "of this test"}))
     cluster: Any = OneNode()
     nodes = ClusterTransport(ClientFactory((), {}), cluster, Handshake(CallEncoder("rl")), deadline=0.2)
     lose(lambda: nodes.call(0, PING), cluster)

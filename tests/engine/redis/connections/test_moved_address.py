@@ -16,8 +16,8 @@ from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, StaleRul
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.connections import async_transport
-from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
-from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
+from django_ratelimiter.engine.redis.connections.async_transport import AsyncConnectionPool
+from django_ratelimiter.engine.redis.connections.transport import ConnectionPool
 from example_project.redis_server import HOST
 from tests.clusters import ServerWith, until
 from tests.engine.conftest import Blocking

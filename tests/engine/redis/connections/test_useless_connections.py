@@ -29,9 +29,9 @@ from redis.exceptions import (
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
-from django_ratelimiter.engine.redis.connections.async_pool import AsyncConnectionPool
+from django_ratelimiter.engine.redis.connections.async_transport import AsyncConnectionPool
 from django_ratelimiter.engine.redis.connections.faults import is_outage, sentence_of
-from django_ratelimiter.engine.redis.connections.pool import ConnectionPool
+from django_ratelimiter.engine.redis.connections.transport import ConnectionPool
 from example_project.redis_server import HOST, free_port
 from tests.clusters import ServerWith
 from tests.engine.answering import Answering
