@@ -104,7 +104,7 @@ class TestLimits:
     def test_the_numbers_are_those_of_the_fields(self, make_rule: MakeRule, as_ann: Client, free: Tier) -> None:
         bucket, concurrent = {"quota": 5, "window_seconds": 1, "burst": 50}, {"quota": 2, "algorithm": "concurrency"}
         make_rule("hello", {free: [{"quota": 1000}, bucket, concurrent]}, path_kind="prefix", path="/hello/")
-        numbers = told(as_ann, "policy", "quota", "window_seconds", "remaining")
+        numbers = told(as_ann, "policy", "quota", "window_seconds", "left")
         assert numbers == [
             ("hello", "hello", 1000, 86_400, 1000),
             ("hello", "hello-1", 50, 10, 50),
