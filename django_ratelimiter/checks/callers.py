@@ -14,7 +14,7 @@ from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from ..conf import django_setting, lacks_fallbacks, settings
-from ..plans import is_attribute_path
+from ..conf.values import is_attribute_path
 from ..rules.records import LimitRecord, RuleRecord
 from ..values.partitions import IDENTITIES
 from .common import Found, check, import_or_none, rules_in_force, together

@@ -64,7 +64,7 @@ def by_key(pk: Any) -> str:
 
 def _of_key(text: str) -> Any:
     try:
-        return get_user_model()._default_manager.filter(pk=own_pk(text)).first()
+        return get_user_model()._default_manager.filter(pk=own_pk(get_user_model(), text)).first()
     except (ValueError, ValidationError, OverflowError):  # not a valid primary key
         return None
 
