@@ -209,7 +209,7 @@ def _are_identities(value: Any) -> bool:
 
 
 identities: Final = checked(
-    'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables',
+    f'a dict such as {{"tenant": "shop.limits.tenant_of"}}: names other than {", ".join(IDENTITIES)}, and dotted paths',
     _are_identities,
     dict[str, str],
 )

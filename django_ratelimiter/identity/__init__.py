@@ -28,15 +28,7 @@ from ..logs import logger
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import (
-    UNREAD_CUSTOMER,
-    Entitlement,
-    KnownCustomer,
-    Note,
-    customers_of,
-    is_known_api_key,
-    resolve_api_key,
-)
+from ..rules.tiers import UNREAD_CUSTOMER, Entitlement, Note, customers_of, is_known_api_key, resolve_api_key
 from ..values.access import AccessList, AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, hash_api_key, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
@@ -141,11 +133,11 @@ class Identity:
     @property
     def customer(self) -> Customer | None:
         """The customer, by the setting CUSTOMER."""
-        return self._known_customer.customer if settings.CUSTOMER else None
-
-    @property
-    def _known_customer(self) -> KnownCustomer:
-        return customers_of.get(self.value("user"), self.api_key, self._part)
+        if not settings.CUSTOMER:
+            return None
+        found = customers_of.get(self.value("user"), self.api_key, self._part)
+        self.has_failed = self.has_failed or found is UNREAD_CUSTOMER
+        return found.customer
 
     @property
     def customer_label(self) -> str | None:
@@ -195,10 +187,8 @@ class Identity:
         if is_address(name):
             return network_around(client_address(self._request), name)
         if name == "customer":
-            if not settings.CUSTOMER:
-                return None
-            found = self._known_customer
-            return FAILED if found is UNREAD_CUSTOMER else found.customer and found.customer.value
+            customer = self.customer
+            return customer and customer.value
         kind, colon, own = name.partition(":")
         if not colon:
             return _own(self._request, settings.IDENTITIES.get(name), f"The identity {name}")
@@ -287,6 +277,7 @@ def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRe
         identity.user_id if "user" in entries.kinds else None,
         identity.api_key if "api_key" in entries.kinds else None,
         digests_of=lambda names: _digests_by(identity, names),
+        customer=identity.value("customer") if "customer" in entries.kinds else None,
     )
 
 

@@ -19,25 +19,14 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from .. import customers
+from .. import customers, plans
 from ..conf import settings
 from ..conf.values import is_attribute_path
 from ..customers import Customer
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import (
-    Anchor,
-    CallerIdentity,
-    InvalidPlan,
-    answer_of,
-    attribute_of,
-    customer_answer,
-    plan_of,
-    resolved,
-    row_key,
-    user_pk,
-)
+from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -374,12 +363,12 @@ def find_plan(identity: CallerIdentity) -> KnownPlan:
 def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
     """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
     path = settings.TIER_RESOLVER
-    return NO_PLAN if path is None else _read_answer("TIER_RESOLVER", lambda: answer_of(path, identity), plan_of)
+    return NO_PLAN if path is None else _read_answer("TIER_RESOLVER", lambda: plans.answer_of(path, identity), plan_of)
 
 
 def _ask_for_customer(identity: CallerIdentity) -> KnownCustomer | Awaitable[KnownCustomer]:
     """Return what CUSTOMER says of this caller; the awaitable of it if that is a coroutine."""
-    return _read_answer("CUSTOMER", lambda: customer_answer(identity), _known_customer)
+    return _read_answer("CUSTOMER", lambda: plans.customer_answer(identity), _known_customer)
 
 
 def _known_customer(row: Any) -> KnownCustomer:

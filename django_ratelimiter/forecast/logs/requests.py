@@ -98,7 +98,7 @@ class LoggedCallers:
         self._identities, self._rule_sets = tuple(identities), rule_sets
         names = {name for rules in rule_sets for rule in rules.rules for name in rule.partition_by}
         self._networks = [name for name in names if name.startswith("ip/")]
-
+        self._asks_for_customers = bool(settings.CUSTOMER) and "customer" in names
         found = lru_cache(maxsize=MAX_CALLERS)(self._make)
         self._find = found
         self._users: dict[str, str | None] = {}
@@ -148,6 +148,10 @@ class LoggedCallers:
         whole = client_address(http) if is_asked_for and not is_proxys else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         caller = LoggedCaller(values, whole)
+        if "customer" in values:
+            caller.assume("customer", values["customer"] or "")
+        elif self._asks_for_customers and caller.customer:
+            values["customer"] = caller.customer.value
         caller.lacks, caller.entitlements = tuple(lacks), self._entitlements(caller, tier)
         caller.is_listed = access_entry_for(self._entries, caller) is not None
         return caller
