@@ -48,11 +48,12 @@ cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defin
 
 def connect() -> None:
     """Connect `forget` to the deletion of users and customers."""
-    for kind, named in (("user", get_user_model()), ("customer", customer_model())):
+    named: dict[str, Any] = {"user": get_user_model(), "customer": customer_model()}
+    for kind, model in named.items():
         about, uid = partial(forget, kind), f"django_ratelimiter.forget.{kind}"
-        for model in apps.get_models() if named else ():
-            if model._meta.concrete_model is named._meta.concrete_model:  # also proxies, which send their own signals
-                post_delete.connect(about, sender=model, weak=False, dispatch_uid=uid)
+        for each in apps.get_models() if model else ():
+            if each._meta.concrete_model is model._meta.concrete_model:  # also proxies, which send their own signals
+                post_delete.connect(about, sender=each, weak=False, dispatch_uid=uid)
 
 
 def forget(kind: str, instance: models.Model, using: str, **signal: Any) -> None:
