@@ -194,7 +194,7 @@ class Settings:
     CUSTOMER = Entry(None, values.customers)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
-    #: The identities that no caller can choose, besides user, ip, api_key, session and customer.
+    #: The identities that no caller can choose, besides user, ip, api_key, customer and session.
     TRUSTED_IDENTITIES = Entry((), values.trusted_identities)
     #: The identities of the body whose values differ in case, too.
     EXACT_FIELDS = Entry((), values.fields_of_bodies)

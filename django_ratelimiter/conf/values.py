@@ -192,7 +192,8 @@ def is_attribute_path(path: str, subjects: Sequence[str] = SUBJECTS) -> bool:
 
 
 _customer_paths: Final = list_of(
-    _is_dotted, 'None, a path such as "user.account", the dotted path of a callable, or a list of these'
+    lambda path: path in CALLERS or _is_dotted(path),
+    'None, a path such as "user.account", the dotted path of a callable, or a list of these',
 )
 
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 #: Identities with short values, which nobody can send for another caller.
-PROVEN: Final = ("user", "ip", "api_key", "session", "customer")
+PROVEN: Final = ("user", "ip", "api_key", "customer", "session")
 #: Identities that rules can be split by, besides those in `is_identity`.
 IDENTITIES: Final = (*PROVEN, "host")
 #: The form of identities with a name: a request header, a captured part of the path, a field of the body, a parameter

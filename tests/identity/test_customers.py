@@ -19,6 +19,7 @@ from django.test import Client, RequestFactory, override_settings
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter import customers, limiter
+from django_ratelimiter.admin.callers.forms import NewAccessEntryForm
 from django_ratelimiter.api.views import own_report
 from django_ratelimiter.customers import Customer
 from django_ratelimiter.forecast.logs.formats import AccessLogLine
@@ -410,7 +411,7 @@ def test_operators_find_reset_and_forget_a_customer(client: Client, make_rule: M
     assert explain(Question(user="ann", path="/plain/")).matched[0].counters[0].used == 1
     assert limiter.reset(rule="orders", customer=acme.pk) == ["orders"]
     assert [ask(client, "bob").status_code for _ in range(2)] == [200, 429]
-    AccessEntry.objects.create(kind="customer", value=str(acme.pk), action="allow")
+    NewAccessEntryForm({"action": "allow", "customer": acme.pk}).save()
     call_command("ratelimit", "forget", f"customer:{acme.pk}", stdout=(out := StringIO()))
     assert "access entries: 1" in out.getvalue()
     assert ask(client, "bob").status_code == 200
