@@ -14,6 +14,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import cache_control
 
 from .conf import settings
+from .customers import Customer
 from .decision import NOTHING_TO_DECIDE, Result
 from .engine.base import NEVER, Charge
 from .engine.coroutines import run_sync
@@ -69,6 +70,7 @@ class OwnLimits(NamedTuple):
     Redis cannot be read, or who the caller is. is_denied: by an access entry.
     """
 
+    customer: Customer | None
     tier: TierRecord | None
     rules: Sequence[OwnRule] = ()
     others: Sequence[OwnRule] = ()
@@ -85,11 +87,11 @@ def page(request: HttpRequest) -> HttpResponse:
 def own_limits(request: HttpRequest) -> OwnLimits:
     """Return the limits of the caller of a request."""
     rules, identity = cache.current_rules(), _ProvenIdentity(request)
-    granted = identity.entitlement(rules)
+    granted, customer = identity.entitlement(rules), identity.customer
     if not (rules.enforced and settings.ENABLED):
-        return OwnLimits(granted.tier)
+        return OwnLimits(customer, granted.tier)
     if (access := access_entry_for(cache.access_list(), identity)) is not None:
-        return OwnLimits(granted.tier, is_denied=access.action == "deny")
+        return OwnLimits(customer, granted.tier, is_denied=access.action == "deny")
     asked = limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")._replace(identity=identity)
     decision, held = run_sync(peek_decision(THREAD, asked)), _held(request)
     is_known = not (decision.degraded or identity.has_failed or UNREAD in decision.slugs)
@@ -111,7 +113,8 @@ def own_limits(request: HttpRequest) -> OwnLimits:
         own.has_units = own.rule.cost > 1 or slug in costly
         always = {slug, *(matched_with(own.rule, [each.rule for each in rejecting]) if rejecting else ())}
         own.rejected_by = [each for each in rejecting if each.rule.slug in always]
-    return OwnLimits(granted.tier, sorted(found.values(), key=lambda own: not own.rejected_by), others, is_known)
+    first = sorted(found.values(), key=lambda own: not own.rejected_by)
+    return OwnLimits(customer, granted.tier, first, others, is_known)
 
 
 def _held(request: HttpRequest) -> dict[str, int]:

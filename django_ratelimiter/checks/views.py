@@ -75,7 +75,8 @@ def check_targets() -> Found:
 )
 def check_views() -> Found:
     """Return the views of DRF to which rules by user never apply; a prefix inside a captured part is ignored."""
-    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
+    names = {"user", "customer"} if any(not path.startswith("api_key.") for path in settings.CUSTOMER) else {"user"}
+    rules = [rule for rule in rules_in_force() if names & {*rule.partition_by}]
     unmet, late = dict[Any, set[str]](), dict[routes.View, Any]()
     for match in _all_views() if rules else ():
         if _knows_user_too_late(match.func):

@@ -124,9 +124,14 @@ def aliases_of(alias: Alias) -> list[Alias]:
     return [keyed_digest(key, str(value), settings.REVEAL) for key in keys] or [alias]
 
 
+def identities() -> tuple[str, ...]:
+    """Return the identities of this project whose names are fixed: the customer only if CUSTOMER leads to it."""
+    return *(name for name in IDENTITIES if name != "customer" or settings.CUSTOMER), *settings.IDENTITIES
+
+
 def has_identity(name: str) -> bool:
     """Return whether this project has an identity of this name."""
-    return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
+    return is_identity(name) and (not name.isidentifier() or name in identities())
 
 
 def unknown_identity(name: str) -> str:
@@ -185,9 +190,11 @@ class Settings:
     API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER = Entry(None, _callable)
+    #: Paths of attributes or callables that lead to a caller's customer, a row of the project; the first one counts.
+    CUSTOMER = Entry(None, values.customers)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
-    #: The identities that no caller can choose, besides user, ip, api_key and session.
+    #: The identities that no caller can choose, besides user, ip, api_key, customer and session.
     TRUSTED_IDENTITIES = Entry((), values.trusted_identities)
     #: The identities of the body whose values differ in case, too.
     EXACT_FIELDS = Entry((), values.fields_of_bodies)
@@ -213,7 +220,7 @@ class Settings:
     #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
     RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
-    REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)
+    REVEAL = Entry(["user", "ip", "api_key", "host", "customer"], _revealed)
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""
