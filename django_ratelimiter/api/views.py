@@ -165,7 +165,8 @@ def own_report(request: HttpRequest) -> dict[str, Any]:
             limits.append(_own_limit(rule, tier, limit, verdict))
             if (found := _digest(rule, identity)) is not None:
                 digests[rule.slug] = found
-    named = {"customer": identity.customer.label} if identity.customer else {}
+    customer = identity.customer
+    named = {"customer": customer.label} if customer else {}
     return {**named, "tier": granted.tier, "limits": limits, "usage": usage_of(digests)}
 
 
