@@ -98,7 +98,7 @@ class RateLimitUsageSerializer(serializers.Serializer[Any]):
 class RateLimitOwnReportSerializer(serializers.Serializer[Any]):
     """The caller's limits and usage."""
 
-    customer = serializers.CharField(allow_null=True, help_text="The name of the customer; null = there is none.")
+    customer = serializers.CharField(required=False, help_text="The name of the customer, if there is one.")
     tier = RateLimitOwnTierSerializer(allow_null=True)
     limits = RateLimitOwnLimitSerializer(many=True)
     usage = RateLimitUsageSerializer()
@@ -134,8 +134,8 @@ def own_report(request: HttpRequest) -> dict[str, Any]:
     counters = [counter for each in own.rules for counter in each.counters]
     digests = {each.rule.slug: each.digest for each in counters if each.digest and not (each.shared or each.never)}
     limits = [_row(each, counter, own.tier) for each in (*own.rules, *own.others) for counter in each.counters]
-    name = own.customer and own.customer.label
-    return {"customer": name, "tier": own.tier, "limits": limits, "usage": usage_of(digests)}
+    named = {"customer": own.customer.label} if own.customer else {}
+    return {**named, "tier": own.tier, "limits": limits, "usage": usage_of(digests)}
 
 
 def _row(own: OwnRule, counter: Counter, tier: TierRecord | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist
+from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist
 from django.db import models, router, transaction
 from django.db.models import CASCADE, SET_NULL, Q, QuerySet
 from django.db.models.signals import post_delete
@@ -48,7 +48,9 @@ cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defin
 
 def connect() -> None:
     """Connect `forget` to the deletion of users and customers."""
-    named: dict[str, Any] = {"user": get_user_model(), "customer": customer_model()}
+    named: dict[str, Any] = {"user": get_user_model()}
+    with suppress(ImproperlyConfigured):  # a check names it
+        named["customer"] = customer_model()
     for kind, model in named.items():
         about, uid = partial(forget, kind), f"django_ratelimiter.forget.{kind}"
         for each in apps.get_models() if model else ():

@@ -29,7 +29,7 @@ from django_ratelimiter.inspection.caller import caller_of, named
 from django_ratelimiter.inspection.explanation import explain
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.question import Question
-from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, people
+from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, people
 from django_ratelimiter.plans import Anchor, CallerIdentity, Plan
 from django_ratelimiter.rules import cache, ttl_cache
 from django_ratelimiter.rules.tiers import known_entitlement
@@ -98,7 +98,8 @@ def acme(monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
     """A customer with two users and the key "key"; carol has none."""
     called.clear()
     monkeypatch.setattr(User, "account", property(account), raising=False)
-    monkeypatch.setattr(Group, "plan", property(lambda group: Plan(group.name, 15)), raising=False)
+    plan = property(lambda group: Plan(Group.objects.get(pk=group.pk).name, 15))  # it asks the database
+    monkeypatch.setattr(Group, "plan", plan, raising=False)
     group = Group.objects.create(name="pro")
     for name in ("ann", "bob", "key"):
         User.objects.create(username=name).groups.add(group)
@@ -275,7 +276,6 @@ class TestRows:
     def test_are_of_one_model_that_is_known_without_a_caller(self, paths: tuple[str, ...], model: Any) -> None:
         with customer(*paths):
             assert customers.customer_model() is model
-            assert customers.is_configured()
 
     def test_are_found_over_relations(self) -> None:
         with override_settings(AUTH_USER_MODEL="django_ratelimiter.RuleLimit"), customer("user.tier"):
@@ -296,11 +296,11 @@ class TestRows:
             assert (customers.labels(pks), customers.row_of(pks[0])) == ({}, None)
 
 
-def ask(client: Any, name: str | None = None, key: str = "", path: str = "/plain/") -> Any:
+def ask(client: Any, name: str | None = None, key: str = "") -> Any:
     client.logout()
     if name is not None:
         client.force_login(User.objects.get(username=name))
-    return client.get(path, headers={"X-API-Key": key} if key else {})
+    return client.get("/plain/", headers={"X-API-Key": key} if key else {})
 
 
 @pytest.mark.parametrize("path", [SETTINGS["CUSTOMER"], f"{__name__}.customer_awaited"])
@@ -330,9 +330,9 @@ def test_a_failure_marks_the_decision(client: Client, make_rule: MakeRule, monke
 
 def test_a_view_that_authenticates_itself_counts_the_customer_afterwards(client: Client, make_rule: MakeRule) -> None:
     make_rule("all", partition_by=["ip"], quota=5)
-    make_rule("orders", partition_by=["customer"], quota=2)
+    make_rule("orders", partition_by=["customer"], quota=2, missing_partition="deny")
     found = [client.get("/throttled/", headers={"X-Name": name}) for name in ("ann", "bob", "ann", "carol")]
-    assert [each.status_code for each in found] == [200, 200, 429, 200]
+    assert [each.status_code for each in found] == [200, 200, 429, 429]
     assert [str(result.rule) for result in found[0].wsgi_request.ratelimit.results] == ["all", "orders"]
 
 
@@ -381,17 +381,17 @@ def test_what_names_a_deleted_customer_goes_with_it(
     assert [ask(client, "bob").status_code for _ in range(2)] == [200, 200]
 
 
+@override_settings(RATELIMITER=SETTINGS | {"TIER_RESOLVER": None})
 def test_records_of_rejections_name_the_customer_where_it_is_known(
     client: Client, make_rule: MakeRule, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_rule("orders", quota=1, partition_by=["customer"], missing_partition="ip")
+    rule = make_rule("orders", quota=1, partition_by=["customer"], missing_partition="ip")
     for name in ("ann", "bob", "carol", "carol"):
         ask(client, name)
-    Rule.objects.update(partition_by=["ip"])
-    cache.invalidate()
+    rule.partition_by = ["ip"]
+    rule.save()
     monkeypatch.setattr(User, "account", property(lambda _user: 1 / 0))
-    with override_settings(RATELIMITER=SETTINGS | {"TIER_RESOLVER": None}):
-        assert not ask(client, "ann").wsgi_request.ratelimit.degraded  # so nobody was asked
+    assert not ask(client, "ann").wsgi_request.ratelimit.degraded  # so nobody was asked
     assert [each.customer for each in caplog.records if hasattr(each, "reference")] == ["pro", None, None]
 
 
@@ -401,7 +401,7 @@ def test_callers_read_the_name_of_the_customer() -> None:
     assert own_report(found)["customer"] == "pro"
     assert "<p>pro</p>" in me.page(found).content.decode()
     found.user = User.objects.get(username="carol")
-    assert own_report(found)["customer"] is None
+    assert "customer" not in own_report(found)
 
 
 def test_operators_find_reset_and_forget_a_customer(client: Client, make_rule: MakeRule, acme: Group) -> None:
@@ -410,7 +410,8 @@ def test_operators_find_reset_and_forget_a_customer(client: Client, make_rule: M
     found = named(caller_of("digest", whole(digest(f"customer:{acme.pk}"))))
     assert (found.kind, found.value, str(found)) == ("customer", str(acme.pk), f"customer {acme.pk}")
     assert explain(Question(user="ann", path="/plain/")).matched[0].counters[0].used == 1
-    assert limiter.reset(rule="orders", customer=acme.pk) == ["orders"]
+    for who in (acme, acme.pk):
+        assert limiter.reset(rule="orders", customer=who) == ["orders"]
     assert [ask(client, "bob").status_code for _ in range(2)] == [200, 429]
     NewAccessEntryForm({"action": "allow", "customer": acme.pk}).save()
     call_command("ratelimit", "forget", f"customer:{acme.pk}", stdout=(out := StringIO()))
