@@ -20,7 +20,7 @@ TOTALS = {
     "django_ratelimiter/engine/local": 550,
     "django_ratelimiter/headers": 667,
     "django_ratelimiter/limiter": 1_664,
-    "tests": 53_341,
+    "tests": 53_348,
     "benchmarks": 2_952,
 }
 
@@ -28,7 +28,7 @@ TOTALS = {
 PAGES, WORDS = 32, 41_700
 
 #: Uses of private names in tests (SLF001).
-PRIVATE_IN_TESTS = 129
+PRIVATE_IN_TESTS = 128
 
 
 def ruff(*rules: str, folder: str) -> list[dict[str, str]]:
