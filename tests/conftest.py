@@ -36,7 +36,7 @@ from django_ratelimiter.engine.redis.partition_notes import PartitionTracker
 from django_ratelimiter.identity import untrusted
 from django_ratelimiter.limiter import events, io, slots
 from django_ratelimiter.rules import cache, tiers
-from django_ratelimiter.rules.stored import published, storage, versions
+from django_ratelimiter.rules.stored import published, storage, tables, versions
 from example_project.redis_server import RedisServer
 from tests import making, profiles
 from tests.making import Awaiting, Clock, MakeRule
@@ -174,6 +174,10 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_denied", events.NotificationDedup())
     monkeypatch.setattr(versions, "_published", threading.local())
     monkeypatch.setattr(published, "PAUSES", (0.0, 0.0))
+    # A test before it has seen that they exist.
+    monkeypatch.setattr(
+        tables, "_seen", {("default", name) for name in connections["default"].introspection.django_table_names()}
+    )
     monkeypatch.setattr(breaker, "changed_at", None)
     untrusted.named.clear()
     untrusted.noted.clear()
@@ -184,8 +188,8 @@ def _fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.counters.clear()
         engine.engine._partition_tracker = PartitionTracker()
     for thread in threading.enumerate():  # of engines of earlier tests, which would send what this test counts
-        if thread.name == "ratelimiter-units":
-            thread._target.__self__.clear()  # type: ignore[attr-defined]
+        if target := thread.name == "ratelimiter-units" and vars(thread).get("_target"):  # not if it has just ended
+            target.__self__.clear()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -191,12 +192,13 @@ class TestDatabaseThatHangs:
         monkeypatch.setattr(reading, "FIRST_PAUSE", 1.0)
         turns, asked, answers = reading.Turns(), list[float](), threading.Event()
 
-        def read() -> bool:
+        def begin(**given: Any) -> threading.Thread:  # a busy machine starts threads late
             asked.append(now[0] - 1_000)
-            return answers.wait(60)
+            return threading.Thread(**given)
 
+        monkeypatch.setattr(reading, "Thread", begin)
         for _ in range(600):
-            turns.take("default", read, lambda: None, lambda: None, apart=True)
+            turns.take("default", partial(answers.wait, 60), lambda: None, lambda: None, apart=True)
             now[0] += 0.25
         assert (asked, turns.is_hanging) == ([0, 2, 6, 14, 30, 62, 122], True)
         with transaction.atomic():  # which reads by itself
