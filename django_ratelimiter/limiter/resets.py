@@ -13,6 +13,7 @@ from ..engine.base import Charge
 from ..exceptions import RulesUnavailable, StaleRules
 from ..identity import Identity, digest, meta_name, session_value
 from ..identity.users import UserByKey
+from ..plans import row_key
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
@@ -71,6 +72,7 @@ def _values_of(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
         elif name == "ip":
             request.META["REMOTE_ADDR"] = str(value).partition("/")[0]
         elif name == "api_key":
+            value = row_key(value) if hasattr(value, "pk") else value
             request.META[meta_name(settings.API_KEY_HEADER)] = value
             identity.assume(name, identity.value(name) or value)
         else:

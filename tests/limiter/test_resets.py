@@ -84,6 +84,20 @@ def test_each_identity_as_a_request_has_it(
         assert uses_up(client, **sent)
 
 
+def owner_of(raw: str) -> User | None:
+    """An API_KEY_RESOLVER that returns a row."""
+    return User.objects.filter(username=raw).first()
+
+
+def test_a_row_that_the_resolver_returns(client: Client, make_rule: MakeRule, people: None, reset: Reset) -> None:
+    make_rule("r", quota=1, partition_by=["api_key"])
+    own = {"CACHE_ALIAS": "ratelimit", "API_KEY_RESOLVER": f"{__name__}.owner_of"}
+    with override_settings(RATELIMITER=own):
+        for given in (User.objects.get(username="ann"), f"auth.User:{User.objects.get(username='ann').pk}"):
+            assert uses_up(client, headers={"X-API-Key": "ann"})
+            assert reset(api_key=given) == ["r"]
+
+
 def test_a_session(client: Client, make_rule: MakeRule, people: None, reset: Reset) -> None:
     make_rule("r", quota=1, partition_by=["session"])
     client.force_login(User.objects.get(username="ann"))

@@ -1,4 +1,4 @@
-"""The ten recipes, an API and a rules file, typed from their pages into a project: commands, and what they print."""
+"""The recipes, an API and a rules file, typed from their pages into a project: commands, and what they print."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .site import PROJECT, running, wait_until
 pytestmark = pytest.mark.once
 
 PAGE = with_files(PAGES["docs/howto/recipes.md"])
-HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:10]
+HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:11]
 SERVERS = HEADINGS.pop()
 assert SERVERS.startswith("uvicorn")
 PLANS_HEADING = HEADINGS.pop(HEADINGS.index("API key with two plans"))
@@ -123,14 +123,76 @@ def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
 
 @pytest.mark.parametrize("heading", [*(f"## {heading}" for heading in HEADINGS), "### Plain ASGI", "### Channels"])
 def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
-    follow(reader, heading)
+    follow(reader, section(PAGE, heading))
 
 
-def follow(reader: Reader, heading: str) -> None:
-    """Do what a recipe says, and see that the project has no faults after it."""
-    reader.type(section(PAGE, heading))
+def follow(reader: Reader, text: str) -> None:
+    """Do what a text says, and see that the project has no faults after it."""
+    reader.type(text)
     check = "import mysite.asgi; from django.core.management import call_command; call_command('check')"
     assert "no issues" in reader.shell(f'python -c "{check}" 2>&1')
+
+
+#: A task that works or is killed; LimitExceeded shows.
+TASK = """python manage.py shell -v 0 -c "
+import os
+from django.contrib.auth.models import User
+from mysite import tasks
+user, _ = User.objects.get_or_create(username='{user}')
+if {killed}:
+    tasks.answer = lambda *_: os.kill(os.getpid(), 9)
+tasks.summarise(user, 'hello world')" 2>&1 || true
+python manage.py ratelimit caller --user {user} | grep 'used'
+"""
+
+BYTES = """
+rules:
+  upload: {mode: enforce, scope: upload-bytes, limits: [{quota: 100, window_seconds: 3600}]}
+  download: {mode: enforce, scope: download-bytes, limits: [{quota: 100, window_seconds: 3600}]}
+"""
+
+#: The link on the page of all that are not verified; what they get, and one that is.
+DENY = """
+import re
+from urllib.parse import unquote
+from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.rules.stored import storage
+page = client.get(reverse('admin:django_ratelimiter_caller'), dict(kind='partition', value='crawler=unverified'))
+value = unquote(re.search('action=deny&amp;digest=([^&]*)', page.content.decode())[1])
+AccessEntry.objects.create(action='deny', kind='digest', value=value)
+storage.forget_entries()
+sent = {'User-Agent': 'CCBot'}, {'User-Agent': 'CCBot', 'cf-verified-bot': 'true'}
+print([client.get('/x/', headers=each).status_code for each in sent])
+"""
+
+IN_PROCESS = """python manage.py shell -v 0 -c "
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+client = Client(HTTP_HOST='localhost')
+client.force_login(User.objects.get(username='me'))
+{asked}"
+"""
+
+
+def test_budgets_are_charged_as_their_page_says(reader: Reader) -> None:
+    follow(reader, PAGES["docs/howto/budgets.md"])
+    tasks = [("eve", False), ("eve", True), ("ann", False)]
+    told = [reader.shell(TASK.format(user=user, killed=killed)) for user, killed in tasks]
+    used = [re.findall(r"(\d+) of 150", text) for text in told]
+    assert used == [["30"], ["72"], ["120"]], "the second is killed, and leaves its estimate of 42"
+    assert ["LimitExceeded" in text for text in told] == [False, False, True]
+    reader.add("bytes.yaml", BYTES)
+    reader.shell("python manage.py ratelimit apply bytes.yaml")
+    sent = "client.post('/upload/', 60 * b'x', content_type='text/plain')", "client.get('/download/')"
+    asked = "\n".join(f"print([{each}.status_code for _ in range(2)])" for each in sent)
+    assert reader.shell(IN_PROCESS.format(asked=asked)).splitlines() == ["[200, 429]"] * 2
+
+
+def test_crawlers_and_tools_are_limited_as_their_page_says(reader: Reader) -> None:
+    follow(reader, PAGES["docs/howto/crawlers.md"])
+    printed = reader.shell(IN_PROCESS.format(asked=DENY))
+    assert printed == "[403, 404]\n"
 
 
 def test_an_api_for_staff_does_what_its_page_shows(reader: Reader) -> None:
@@ -249,7 +311,7 @@ UVICORN = "uvicorn mysite.asgi:application --lifespan off --log-level warning --
 
 
 def test_each_customer_has_the_limits_of_the_plan(reader: Reader) -> None:
-    follow(reader, f"## {PLANS_HEADING}")
+    follow(reader, section(PAGE, f"## {PLANS_HEADING}"))
     settings, code = blocks(
         section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python"
     )
