@@ -58,7 +58,6 @@ RIGHT = [
     ("TIER_RESOLVER", None, None),
     *(("CUSTOMER", path, ("user.account",)) for path in ("user.account", ["user.account"])),
     ("CUSTOMER", ["api_key"], ("api_key",)),
-    ("CUSTOMER", None, ()),
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("TRUSTED_IDENTITIES", ["header:X-Tenant", "tenant"], ("header:X-Tenant", "tenant")),
     ("EXACT_FIELDS", ["field:code"], ("field:code",)),

@@ -124,14 +124,16 @@ def aliases_of(alias: Alias) -> list[Alias]:
     return [keyed_digest(key, str(value), settings.REVEAL) for key in keys] or [alias]
 
 
-def identities() -> tuple[str, ...]:
-    """Return the identities of this project whose names are fixed: the customer only if CUSTOMER leads to it."""
-    return *(name for name in IDENTITIES if name != "customer" or settings.CUSTOMER), *settings.IDENTITIES
-
-
 def has_identity(name: str) -> bool:
-    """Return whether this project has an identity of this name."""
-    return is_identity(name) and (not name.isidentifier() or name in identities())
+    """Return whether this project has an identity of this name: the customer only if CUSTOMER leads to it."""
+    if name == "customer":
+        return bool(settings.CUSTOMER)
+    return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
+
+
+def identities() -> list[str]:
+    """Return the identities of this project, without those like "header:NAME"."""
+    return [*filter(has_identity, IDENTITIES), *settings.IDENTITIES]
 
 
 def unknown_identity(name: str) -> str:
