@@ -150,8 +150,8 @@ class _ProvenIdentity(Identity):
 def own_report(request: HttpRequest) -> dict[str, Any]:
     """Return the caller's limits under all enforced rules, whatever requests these match. Uses no quota.
 
-    Raises AccessDenied if an access entry denies the caller. A caller that an entry allows has no limits, and nobody
-    has some while enforcement is stopped.
+    Raises AccessDenied if an access entry denies the caller. An exempt caller has no limits, and nobody has some
+    while enforcement is stopped.
     """
     rules, identity = cache.current_rules(), _ProvenIdentity(request)
     granted = identity.entitlement(rules)
@@ -159,7 +159,7 @@ def own_report(request: HttpRequest) -> dict[str, Any]:
     if access is not None and access.action == "deny":
         raise AccessDenied(access)
     limits, digests = list[dict[str, Any]](), dict[str, str]()
-    if access is None and rules.enforced and settings.ENABLED:
+    if access is None and not identity.is_exempt() and rules.enforced and settings.ENABLED:
         for rule, tier, limit, verdict in _limits(rules, granted, request, identity):
             limits.append(_own_limit(rule, tier, limit, verdict))
             if (found := _digest(rule, identity)) is not None:

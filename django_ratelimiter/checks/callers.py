@@ -48,18 +48,20 @@ def check_fallbacks() -> Found:
 
 @check(
     "E012",
-    "RATELIMITER: TIER_RESOLVER: {} gives no caller a tier: {}",
-    'Name attributes that lead to the slug of a tier, or to an object with a slug, such as "user.profile.plan".',
+    "RATELIMITER: {}: {} leads to no {}: {}",
+    'Name attributes that lead there, such as "user.profile.plan" to the slug of a tier or an object with a slug, or '
+    '"user.is_staff" to True or False.',
 )
 def check_plan_path() -> Found:
-    """Return TIER_RESOLVER if it is a path of attributes that cannot lead to a tier, and why not."""
-    path = settings.TIER_RESOLVER
-    wrong = _what_is_wrong(path) if path is not None and is_attribute_path(path) else ""
-    return [(str(path), wrong)] if wrong else []
+    """Return TIER_RESOLVER and EXEMPT if they are paths of attributes that cannot lead to an answer, and why not."""
+    for entry, wanted in (("TIER_RESOLVER", "tier"), ("EXEMPT", "truth value")):
+        path = getattr(settings, entry)
+        if path is not None and is_attribute_path(path) and (wrong := _what_is_wrong(path, wanted)):
+            yield entry, path, wanted, wrong
 
 
-def _what_is_wrong(path: str) -> str:
-    """Return why this path of attributes never leads to a tier, as far as the models say; "" = it may."""
+def _what_is_wrong(path: str, wanted: str) -> str:
+    """Return why this path of attributes never leads to an answer, as far as the models say; "" = it may."""
     subject, *names = path.split(".")
     if subject == "api_key":
         alone = "without API_KEY_RESOLVER, an API key has no attributes."
@@ -75,6 +77,8 @@ def _what_is_wrong(path: str) -> str:
         if relation is None or not relation.is_relation:  # perhaps a property: only its value says more
             return ""
         model = relation.related_model
+    if wanted != "tier":
+        return f"{model._meta.label} is a row."
     return "" if hasattr(model, "slug") else f"{model._meta.label} has no slug."
 
 
@@ -158,9 +162,9 @@ def check_trust() -> Found:
 
 
 def _callables() -> Iterator[tuple[str, str]]:
-    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
-        path = getattr(settings, entry)
-        if path and not path.endswith(".html") and not (entry == "TIER_RESOLVER" and is_attribute_path(path)):
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "EXEMPT", "RESPONSE"):
+        path, is_of_caller = getattr(settings, entry), entry in ("TIER_RESOLVER", "EXEMPT")
+        if path and not path.endswith(".html") and not (is_of_caller and is_attribute_path(path)):
             yield entry, path
     for name, path in settings.IDENTITIES.items():
         yield f"IDENTITIES: {name}", path

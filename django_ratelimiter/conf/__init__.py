@@ -185,6 +185,8 @@ class Settings:
     API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER = Entry(None, _callable)
+    #: Path of an attribute of callers, or of a callable, that says whether a caller is exempt from all rules.
+    EXEMPT = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
     #: The identities that no caller can choose, besides user, ip, api_key and session.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from inspect import isawaitable
 from ipaddress import ip_network
 from operator import or_
@@ -22,7 +22,7 @@ from ..conf import settings
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, truth_of, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -190,7 +190,7 @@ def find_api_key(raw: str) -> str | None:
 
 def forget() -> None:
     """Drop the cached assignments."""
-    for remembered in (_callers, _keys, _plans, _resolved_keys, _partitions):
+    for remembered in (_callers, _keys, _plans, exemptions, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -330,22 +330,19 @@ def _resolve_key(raw: str) -> str | None:
 
 def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
-    return resolved(_ask_for_plan(identity))  # type: ignore[no-any-return]
+    return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
 
 
-def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
-    """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
-    path = settings.TIER_RESOLVER
-    if path is None:
-        return NO_PLAN
+def _ask(setting: str, read: Callable[[Any], Any], identity: CallerIdentity) -> Any:
+    """Return what `read` makes of the answer of a setting's path about this caller; an awaitable if that is one."""
 
-    async def awaited_plan() -> KnownPlan:
-        with _own_code("TIER_RESOLVER"):
-            return plan_of(await answer)
+    async def read_awaited() -> Any:
+        with _own_code(setting):
+            return read(await answer)
 
-    with _own_code("TIER_RESOLVER"):
-        answer = answer_of(path, identity)
-        return awaited_plan() if isawaitable(answer) else plan_of(answer)
+    with _own_code(setting):
+        answer = answer_of(getattr(settings, setting), identity)
+        return read_awaited() if isawaitable(answer) else read(answer)
 
 
 @contextmanager
@@ -369,7 +366,9 @@ def _has_form(raw: str) -> bool:
 
 
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
-_plans = IdentityCache(_ask_for_plan, NO_PLAN, "The plan of a caller")
+_plans = IdentityCache(partial(_ask, "TIER_RESOLVER", plan_of), NO_PLAN, "The plan of a caller")
+#: Whether a caller is exempt; `None` = EXEMPT has failed.
+exemptions = IdentityCache[bool | None](partial(_ask, "EXEMPT", truth_of), None, "The exemption of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")
