@@ -217,6 +217,13 @@ def attribute_of(found: Any, names: Sequence[str], *, may_lack: bool = False) ->
     return found
 
 
+def truth_of(answer: Any) -> bool:
+    """Return the answer to a question of yes or no. Raises InvalidPlan, as for a method that was not called."""
+    if answer is not None and not isinstance(answer, bool):
+        raise InvalidPlan(f"must return True, False or None, not a {type(answer).__name__}")
+    return bool(answer)
+
+
 def plan_of(answer: Any) -> tuple[str | None, Anchor | None]:
     """Return the slug of the tier that a resolver has returned, and when the caller's months begin; `None` = unknown.
 

@@ -29,7 +29,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from .decision import Decision, Result
+from .decision import EXEMPT, Decision, Result
 from .engine.base import Version
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
@@ -48,7 +48,7 @@ FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
-    "Requests that matched a rule, by outcome: allowed, rejected, rejected_by_other (another rule), shadow_rejected.",
+    "Requests by outcome: allowed, rejected, rejected_by_other (another rule), shadow_rejected, exempt (its caller).",
     ("rule", "tier", "outcome"),
 )
 CORRECTED: Final = Counter(
@@ -152,7 +152,9 @@ def _observe(decision: Decision, seconds: float, earlier: Sequence[Result]) -> N
 def _labels(result: Result, *, is_rejected: bool) -> tuple[str, str, str]:
     """Return the labels of one result: its rule, its tier and its outcome. Rules that are not listed share one name."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
-    if result.passes and is_rejected:
+    if result.mode == EXEMPT:
+        outcome = EXEMPT
+    elif result.passes and is_rejected:
         outcome = "rejected_by_other"
     elif result.passes:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path
 from prometheus_client import REGISTRY
 
@@ -99,6 +99,9 @@ def test_decisions_are_counted_by_rule_tier_and_outcome(
     assert decisions(gained, "trial", "pro") == [1, 0, 3]
     assert gained("decision_seconds_count") == 4
     assert 0 < gained("decision_seconds_sum") < 4
+    with override_settings(RATELIMITER={"EXEMPT": "tests.limiter.test_exempt.exempts"}):
+        client.get("/")
+    assert gained("decisions_total", rule="two", tier="pro", outcome="exempt") == 1
 
 
 def test_a_rule_of_several_limits_counts_once(client: Client, ratelimit_rules: RulesInForce, gained: Gained) -> None:

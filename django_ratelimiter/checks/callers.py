@@ -45,17 +45,22 @@ def check_fallbacks() -> Found:
 
 @check(
     "E012",
-    "RATELIMITER: TIER_RESOLVER: {} gives no caller a tier: {}",
-    'Name attributes that lead to the slug of a tier, or to an object with a slug, such as "user.profile.plan".',
+    "RATELIMITER: {}: {} leads to no {}: {}",
+    'Name attributes that lead there, such as "user.profile.plan" to the slug of a tier or an object with a slug, or '
+    '"user.is_staff" to True or False.',
 )
 def check_plan_path() -> Found:
-    """Return TIER_RESOLVER if it is a path of attributes that cannot lead to a tier, and why not."""
-    path = settings.TIER_RESOLVER
-    if path is not None and is_attribute_path(path):
+    """Return TIER_RESOLVER and EXEMPT if they are paths of attributes that cannot lead to an answer, and why not."""
+    for entry, wanted in (("TIER_RESOLVER", "tier"), ("EXEMPT", "truth value")):
+        path = getattr(settings, entry)
+        if path is None or not is_attribute_path(path):
+            continue
         model, wrong = customers.model_at(path, SUBJECTS)
         wrong = _also_callable(path) or wrong
-        if wrong or not (model is None or hasattr(model, "slug")):
-            yield path, wrong or f"{model._meta.label} has no slug."  # type: ignore[union-attr]
+        if model and not wrong and not (wanted == "tier" and hasattr(model, "slug")):
+            wrong = f"{model._meta.label} {'has no slug' if wanted == 'tier' else 'is a row'}."
+        if wrong:
+            yield entry, path, wanted, wrong
 
 
 @check(
@@ -168,7 +173,7 @@ def check_trust() -> Found:
 
 
 def _callables() -> Iterator[tuple[str, str]]:
-    subjects = {"TIER_RESOLVER": SUBJECTS, "CUSTOMER": CALLERS}
+    subjects = {"TIER_RESOLVER": SUBJECTS, "CUSTOMER": CALLERS, "EXEMPT": SUBJECTS}
     for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *subjects, "RESPONSE"):
         named = getattr(settings, entry) or ()
         for path in [named] if isinstance(named, str) else named:

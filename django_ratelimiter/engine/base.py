@@ -178,9 +178,9 @@ class UsageCount(NamedTuple):
 
     allowed: they went through. soft_exceeded: a part of allowed. rejected: by this rule. rejected_by_other: this rule
     allows them, but another one rejected them. shadow_rejected: a rule in shadow would have rejected them; it rejects
-    none. degraded: the part of all that was decided without the engine. extra_units: what the allowed ones cost beyond
-    1 unit each, less what was refunded.
-    Counts may be below 0 if they correct earlier ones.
+    none. degraded: the part of all that was decided without the engine. exempt: the part of allowed whose callers are
+    exempt. extra_units: what the allowed ones cost beyond 1 unit each, less what was refunded. Counts that correct
+    earlier ones may be below 0.
     """
 
     minute: int
@@ -191,6 +191,7 @@ class UsageCount(NamedTuple):
     soft_exceeded: int = 0
     degraded: int = 0
     rejected_by_other: int = 0
+    exempt: int = 0
     extra_units: int = 0
 
     @property

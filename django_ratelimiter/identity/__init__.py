@@ -28,7 +28,15 @@ from ..logs import logger
 from ..rules import cache
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import UNREAD_CUSTOMER, Entitlement, Note, customers_of, is_known_api_key, resolve_api_key
+from ..rules.tiers import (
+    UNREAD_CUSTOMER,
+    Entitlement,
+    Note,
+    customers_of,
+    exemptions,
+    is_known_api_key,
+    resolve_api_key,
+)
 from ..values.access import AccessList, AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, hash_api_key, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
@@ -156,6 +164,15 @@ class Identity:
         return cache.entitlement_for(
             rules, self.value("user"), self.api_key, partial(partition, self), self._part, note
         )
+
+    def is_exempt(self, *, reads: bool = True) -> bool:
+        """Return whether EXEMPT exempts the caller; not if it fails. reads: False = only if it needs not be read."""
+        by = "api_key" if str(settings.EXEMPT).startswith("api_key.") else "user"
+        if settings.EXEMPT is None or not (reads or by in self._values):
+            return False
+        found = exemptions.get(self.user_id if by == "user" else None, self.api_key, self._part)
+        self.has_failed = self.has_failed or found is None
+        return bool(found)
 
     def _part(self, name: str) -> Any:
         """Return what a `plans.CallerIdentity` reads of the caller."""

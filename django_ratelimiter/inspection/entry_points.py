@@ -229,6 +229,9 @@ class Trial:
             point.bypass = "stopped"
         elif access := access_entry_for(cache.access_list(), point.request.identity):
             point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
+        elif self.decision.is_exempt:
+            for each in self.entry_points:
+                each.bypass, each.charges = "exempt caller", []
         elif callers_differ(self.rules):
             point.entitlement = entitlement_of(self.rules, point.request, point.reasons.__setitem__)
 

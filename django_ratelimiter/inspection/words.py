@@ -18,8 +18,8 @@ from .counters import CallerRejection, Counter
 from .grounds import TierExplanation
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
-#: entry decides, there is no entry point, or gateways ask this view about other requests.
-Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "gateway"]
+#: entry decides, EXEMPT exempts the caller, there is no entry point, or gateways ask this view about other requests.
+Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "exempt caller", "no middleware", "gateway"]
 
 #: The first condition of a rule that does not match.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
@@ -39,6 +39,7 @@ BYPASSES: Final[dict[str, Any]] = {
     ),
     "allowed": gettext_lazy("An access entry allows this caller: no rule applies."),
     "denied": gettext_lazy("An access entry denies this caller: every request is rejected."),
+    "exempt caller": gettext_lazy("This caller is exempt, by RATELIMITER['EXEMPT']: no rule applies."),
     "gateway": gettext_lazy("Gateways ask this view about other requests. Enter the path of such a request."),
 }
 

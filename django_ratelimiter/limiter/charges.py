@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from django.http import HttpRequest
 
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision, Result
+from ..decision import EXEMPT, NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Counted
 from ..engine.call import OVER_ALL_RULES, Call
 from ..engine.limits import whole_units
@@ -133,21 +133,20 @@ def slot_request(scope: str, cost: int | None, partition: str | None) -> LimitRe
 def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> Call:
     """Return the charges: one for each limit of each rule that matches and was not decided before.
 
-    No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a
-    caller that an access entry denies, unless enforcement is stopped, and BodyNotRead as `request.body` says.
+    No rule applies while enforcement is stopped, or to a caller whom an access entry or EXEMPT exempts: such a call has
+    no partitions. Raises AccessDenied for a caller that an entry denies, and BodyNotRead as `request.body` says.
     """
     if not rules.enforced:
         return NO_RULES
     facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body = request
-    access = None if entries is NOBODY else access_entry_for(entries, identity)
-    if access is not None:
-        if access.action == "allow":
-            return NO_RULES
+    access, is_first = None if entries is NOBODY else access_entry_for(entries, identity), earlier is NOTHING_TO_DECIDE
+    if access is not None and access.action == "deny":
         raise AccessDenied(access)
+    is_exempt = access is not None or (not is_first and earlier.is_exempt)
     matched = rules.rules if reach == "all" else rules.match(facts)
     if not (matched or inline):
         return NO_RULES
-    entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
+    entitlement = entitlement_of(rules, request) if callers_differ(rules) and not is_exempt else NO_ENTITLEMENT
     tier, multiplier, anchor = entitlement
     if anchor is not None and not any(rule.has_months for rule in matched):
         anchor, entitlement = None, entitlement._replace(anchor=None)
@@ -159,19 +158,23 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
-        () if earlier is NOTHING_TO_DECIDE else earlier.slugs,
+        () if is_first else earlier.slugs,
         facts.scope if reach == "scope" else None,
         only_leases,
         # Whether the API key is known. Without tiers no rule asks for it.
         bool(rules.tiers and identity and identity.api_key is not None) if is_early else None,
     )
     templates: RuleTemplates = rules.kept.get(kind) or _add_templates(rules, kind, matched, entitlement, request)
+    if is_exempt:
+        return Call(templates.complete, ())
     if templates.without_body is not None and body != "read" and identity and identity.has_unread_body:
         if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
     charges = templates.fill([source.digest(request) for source in templates.sources], cost)
-    if earlier is NOTHING_TO_DECIDE:
+    if settings.EXEMPT is not None and identity and identity.is_exempt(reads=False):
+        return Call(charges.template, ())
+    if is_first:
         return charges
     return charges.continuing(counted_as(earlier.results), noted_as(earlier.results))
 
@@ -183,12 +186,13 @@ def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
     for result in results:
         verdict, cost = result.verdict, usual_cost_of(result.rule)
         label = label_of(result.rule, result.tier)
-        line = line_of(label, gating=result.mode == "enforce", cost=cost)
-        letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
+        line = line_of(label, gating=result.mode != "shadow", cost=cost)
+        letter = "d" if not result.passes else "s" if verdict and verdict.soft_exceeded else "a"
         minute = None if verdict is None else verdict.at_us // MINUTE_US
         units = 0 if verdict is None or letter == "d" or not label or label in labels else verdict.spent - cost
         labels.add(label or "")
-        found[Counted(minute, line, letter.upper() if verdict is None or result.local else letter, units)] = None
+        letter = "x" if result.mode == EXEMPT else letter.upper() if verdict is None or result.local else letter
+        found[Counted(minute, line, letter, units)] = None
     return tuple(found)
 
 

@@ -58,10 +58,10 @@ async def release(io: IO, decision: Decision) -> None:
     await _give_back(io.release, held, "A lease could not be released; it will expire: %s", is_counted=False)
 
 
-async def refund_results(io: IO, results: Iterable[Result]) -> None:
-    """Refund these results once, and release leases. If that fails, they stay charged."""
+async def refund_results(io: IO, results: Iterable[Result], *, is_counted: bool = True) -> None:
+    """Refund these results once, and release leases. If that fails, they stay charged. is_counted: see `fallback`."""
     spent = [result for result in results if result.verdict and result.verdict.spent]
-    await _give_back(io.refund, spent, "The charge of a request could not be refunded: %s", is_counted=True)
+    await _give_back(io.refund, spent, "The charge of a request could not be refunded: %s", is_counted=is_counted)
 
 
 async def refund_denied(io: IO, earlier: Decision, denial: Call) -> None:

@@ -242,6 +242,7 @@ class Migration(migrations.Migration):
                 ('shadow_rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected in shadow')),
                 ('soft_exceeded', models.PositiveBigIntegerField(default=0, verbose_name='soft quota exceeded')),
                 ('degraded', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='decided without Redis')),
+                ('exempt', models.PositiveBigIntegerField(db_default=0, default=0, verbose_name='exempt')),
             ],
             options={
                 'verbose_name': 'total of requests',

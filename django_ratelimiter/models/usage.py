@@ -52,7 +52,11 @@ class UsageCounts(models.Model):
 
 
 class UsageTotal(UsageCounts):
-    """Requests that at least one rule matched: each counts once, whatever rules did, and is rejected if one rejects."""
+    """Requests that at least one rule matched, each once: rejected if one rejects it. exempt: a part of allowed."""
+
+    COUNTS = (*UsageCounts.COUNTS, "exempt")
+
+    exempt: Field[int, int] = models.PositiveBigIntegerField(_("exempt"), default=0, db_default=0)
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("total of requests")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from inspect import isawaitable
 from ipaddress import ip_network
 from operator import or_
@@ -26,7 +26,7 @@ from ..customers import Customer
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, row_key, truth_of, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -217,7 +217,7 @@ def find_api_key(raw: str) -> str | None:
 
 def forget() -> None:
     """Drop the cached assignments."""
-    for remembered in (_callers, _keys, _plans, customers_of, _resolved_keys, _partitions):
+    for remembered in (_callers, _keys, _plans, customers_of, exemptions, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -357,13 +357,12 @@ def _resolve_key(raw: str) -> str | None:
 
 def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
-    return resolved(_ask_for_plan(identity))  # type: ignore[no-any-return]
+    return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
 
 
-def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
-    """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
-    path = settings.TIER_RESOLVER
-    return NO_PLAN if path is None else _read_answer("TIER_RESOLVER", lambda: plans.answer_of(path, identity), plan_of)
+def _ask(setting: str, read: Callable[[Any], T], identity: CallerIdentity) -> T | Awaitable[T]:
+    """Return what `read` makes of the answer of a setting's path about this caller; an awaitable if that is one."""
+    return _read_answer(setting, lambda: plans.answer_of(getattr(settings, setting), identity), read)
 
 
 def _ask_for_customer(identity: CallerIdentity) -> KnownCustomer | Awaitable[KnownCustomer]:
@@ -415,9 +414,11 @@ def _has_form(raw: str) -> bool:
 
 
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
-_plans = IdentityCache(_ask_for_plan, NO_PLAN, "The plan of a caller")
+_plans = IdentityCache(partial(_ask, "TIER_RESOLVER", plan_of), NO_PLAN, "The plan of a caller")
 #: The customers of callers, and their plans if TIER_RESOLVER reads them.
 customers_of = IdentityCache(_ask_for_customer, UNREAD_CUSTOMER, "The customer of a caller")
+#: Whether a caller is exempt; `None` = EXEMPT has failed.
+exemptions = IdentityCache[bool | None](partial(_ask, "EXEMPT", truth_of), None, "The exemption of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")

@@ -250,6 +250,7 @@ class IdentityCache(_Cache[Found]):
 
     find: takes an identity; it may return an awaitable, which no thread of an event loop waits for. The answer counts
     for this user and API key, and for the values of the other names that were read from the identity.
+    otherwise: if it is `None`, no last answer known is used.
     """
 
     def get(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
@@ -312,7 +313,8 @@ class IdentityCache(_Cache[Found]):
         began = time.monotonic()
 
         def keep(answer: _Answer | None, until: float) -> Found:
-            value = answer.value if answer else self._otherwise if known is None else known.value
+            last = known.value if known and self._otherwise is not None else self._otherwise
+            value = answer.value if answer else last
             if answer or until > began:
                 self._keep(identity, _Entry(until, value, began))
             return value

@@ -26,7 +26,7 @@ def ratelimiter(**entries: Any) -> Any:
     "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
 )
 @pytest.mark.parametrize(
-    "entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "RESPONSE", "IDENTITIES"]
+    "entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "EXEMPT", "RESPONSE", "IDENTITIES"]
 )
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
@@ -56,8 +56,9 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         ("customer.plan", "without CUSTOMER, no caller has a customer."),
     ],
 )
-def test_paths_that_give_no_caller_a_tier(path: str, wrong: str) -> None:
-    with ratelimiter(TIER_RESOLVER=path):
+@pytest.mark.parametrize("entry", ["TIER_RESOLVER", "EXEMPT"])
+def test_paths_that_lead_nowhere(path: str, wrong: str, entry: str) -> None:
+    with ratelimiter(**{entry: path}):
         assert callers.check_callables() == []
         found = callers.check_plan_path()
         assert ids(found) == ["E012"] * bool(wrong)
@@ -72,6 +73,8 @@ def test_paths_through_relations() -> None:
     with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(TIER_RESOLVER="user.user"):
         [found] = callers.check_plan_path()
         assert "auth.User has no slug." in found.msg
+    with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(EXEMPT="user.user"):
+        assert "auth.User is a row." in callers.check_plan_path()[0].msg
     with ratelimiter(TIER_RESOLVER="api_key.plan", API_KEY_RESOLVER="tests.rules.test_plans.key_of"):
         assert callers.check_plan_path() == []
 

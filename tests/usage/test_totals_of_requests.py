@@ -86,7 +86,7 @@ def test_without_the_engine_too(
     check(request, scope="view")
     fields = {field: calls for _minute, field, calls in backend.usage_buffer.lease().entries}  # type: ignore[union-attr]
     assert [count[2:] for count in requests_of(FIRST, fields)] == [
-        (0, 0, 0, 0, 1, 0, 0)
+        (0, 0, 0, 0, 1, 0, 0, 0)
     ]  # Redis has counted it already
     assert counts_of(FIRST, fields) == [UsageCount(FIRST, "view|", 1, 0, 0, 0, 1)]
 
@@ -112,7 +112,7 @@ def test_both_engines_count_requests_and_undo_nothing_twice(engine: Any, now_us:
             engine.check(Call(second, ("y" * 22,)).continuing(counted(verdicts)), now_us=now_us)
     at_us = verdicts[0].at_us
     [batch] = engine.take_usage(now_us=at_us + 120_000_000)
-    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 1, 0, 0, 0, 0, 0)]
+    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 1, 0, 0, 0, 0, 0, 0)]
     assert {count.label: count[2:4] for count in engine.read_usage(batch)} == {
         "a|": (2, 1),
         "b|": (2, 1),
@@ -205,10 +205,10 @@ def test_a_request_of_the_rest_framework_is_decided_before_and_after_its_user_is
         assert gets(client, "/user/", 4, X_Name="ann") == [200, 200, 429, 429]
     engine: Any = backend.get_engine()
     [batch] = engine.take_usage(now_us=10**16)
-    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 2, 0, 0, 0, 0, 0)]
+    assert [count[2:] for count in engine.read_requests(batch)] == [(2, 2, 0, 0, 0, 0, 0, 0)]
     by_rule = {count.label: count[2:] for count in engine.read_usage(batch)}
-    assert by_rule["per-ip|"] == (2, 0, 0, 0, 0, 2, 0)
-    assert by_rule["per-user|"] == (2, 2, 0, 0, 0, 0, 0)
+    assert by_rule["per-ip|"] == (2, 0, 0, 0, 0, 2, 0, 0)
+    assert by_rule["per-user|"] == (2, 2, 0, 0, 0, 0, 0, 0)
     [hour] = {hour for hour, _label in engine.partitions.hours()}
     by_user, by_address = engine.partitions.top_partitions([(hour, "*user"), (hour, "*ip")], 5)
     assert ([*by_user.values()], [*by_address.values()]) == ([(2, 2)], [(2, 2)])

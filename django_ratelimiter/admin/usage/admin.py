@@ -197,6 +197,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_units": any(each.figures.has_costs for each in report.totals),
         "has_other": any(each.figures.rejected_by_other for each in report.totals),
         "has_degraded": bool(together.degraded),
+        "has_exempt": bool(together.exempt),
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
         "downloads": {table: _downloads(request, table) for table in ("totals", "series")},

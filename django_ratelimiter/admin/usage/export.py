@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from django.http import HttpResponse, JsonResponse
 
+from ...models import UsageBucket
 from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
 from ...values.terminal import without_controls
@@ -41,7 +41,7 @@ def as_json(report: Report, table: str) -> JsonResponse:
         "rule": report.rule,
         "tier": report.tier,
         "identity": report.identity,
-        **({"together": _figures(report.together)} if table == "totals" else {}),
+        **({"together": {**_figures(report.together), "exempt": report.together.exempt}} if table == "totals" else {}),
         table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
     }
     return JsonResponse(about)
@@ -69,7 +69,8 @@ def _points(points: Sequence[Point]) -> list[Row]:
 
 def _figures(figures: Figures) -> Row:
     units = figures.units if figures.has_costs else None
-    return {"requests": figures.requests, **asdict(figures), "units": units, "rejection_rate": figures.rejection_rate}
+    counts = {name: getattr(figures, name) for name in UsageBucket.COUNTS}
+    return {"requests": figures.requests, **counts, "units": units, "rejection_rate": figures.rejection_rate}
 
 
 def _top_partitions(report: Report) -> list[Row]:

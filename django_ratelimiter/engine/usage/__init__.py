@@ -1,15 +1,15 @@
 """The encoding of usage: one count per minute for each set of labels and the outcomes of their charges.
 
 A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed, `s`
-allowed beyond its soft quota, `d` rejected by its rule, `o` allowed by its rule, but rejected by another; in capitals
-if a process decided without the engine. A shadow charge's line starts with `~`; that of a charge that is not counted
-has no label. An allowed request costs 1 unit, or the number after a tab at the end of its rule's line. Units beyond
-that are counted under the label and the letter `+`, whatever their number: see `Extra`.
+allowed beyond its soft quota, `d` rejected by its rule, `o` allowed by its rule, but rejected by another, `x` exempt;
+in capitals if a process decided without the engine. A shadow charge's line starts with `~`; that of a charge that is
+not counted has no label. An allowed request costs 1 unit, or the number after a tab at the end of its rule's line; an
+exempt one 0. Units beyond that are counted under the label and the letter `+`, whatever their number: see `Extra`.
 
 If earlier calls for the same request were counted, their lines and letters come first, each line after `~~`, the number
 of minutes since then and a colon. So the field of a later call says what has become of the request: if that call
-rejects it, rules that allowed it before are counted as `o` instead, in their minute. And the requests can be counted,
-too, whatever rules match them: see `requests_of`.
+rejects it, rules that allowed it before are counted as `o` instead, in their minute; if its letters are `x`, rules that
+did not allow it are counted as `x`. And the requests can be counted, too, whatever rules match them: see `requests_of`.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
 rejections: see `rejections`. A process sends its own decisions in this form; they are counted under the field alone.
@@ -41,14 +41,14 @@ UNITS: Final = "+"
 CONTINUES: Final = "~~"
 
 #: The outcomes of a request under one rule, each outweighing those before it: `w` = a shadow charge rejects it.
-_OF_RULE: Final = "+asowd"
+_OF_RULE: Final = "+asowdx"
 
-#: Those of the request itself, which is rejected if any rule rejects it.
-_OF_REQUEST: Final = "aswod"
+#: Those of the request itself, which is rejected if any rule rejects it, unless the caller is exempt.
+_OF_REQUEST: Final = "aswodx"
 
 #: The counts of `UsageCount` that an outcome adds to.
-_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,), UNITS: ()}
-_DEGRADED, _EXTRA = 4, 6
+_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,), "x": (0, 6), UNITS: ()}
+_DEGRADED, _EXTRA = 4, 7
 
 #: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
@@ -264,7 +264,7 @@ _Outcome = tuple[int, str, str, int]
 def _summed(changes: Iterable[_Change]) -> list[UsageCount]:
     totals: dict[tuple[int, str], list[int]] = {}
     for minute, label, letter, calls, units in changes:
-        counts = totals.setdefault((minute, label), [0] * 7)
+        counts = totals.setdefault((minute, label), [0] * 8)
         for place in (*_COLUMNS[letter.lower()], *[_DEGRADED][: letter.isupper()]):
             counts[place] += calls
         counts[_EXTRA] += units
@@ -274,12 +274,17 @@ def _summed(changes: Iterable[_Change]) -> list[UsageCount]:
 def _of_rules(minute: int, field: str, calls: int) -> Iterator[_Change]:
     earlier, latest = _outcomes(minute, field)
     for at, label, letter, cost in _by_label(latest):
-        yield at, label, letter, calls, calls * (cost if letter == UNITS else cost - 1 if letter in "asAS" else 0)
-    if _rejects(latest) and not _rejects(earlier):
-        for at, label, letter, cost in _by_label(earlier):
-            if letter in "asAS":
-                yield at, label, letter, -calls, -calls * (cost - 1)
-                yield at, label, "o" if letter.islower() else "O", calls, 0
+        extra = cost if letter == UNITS else cost - 1 if letter in "asAS" else -1 if letter == "x" else 0
+        yield at, label, letter, calls, calls * extra
+    is_exempt, was_rejected = any(letter == "x" for _, _, letter, _ in latest), _rejects(earlier)
+    for at, label, letter, cost in _by_label(earlier):
+        other, exempt = ("o", "x") if letter.islower() else ("O", "X")
+        if is_exempt and (was_rejected or letter in "wW"):  # else its charges are refunded, and so are their units
+            yield at, label, other if letter in "asAS" else letter, -calls, 0
+            yield at, label, exempt, calls, -calls
+        elif letter in "asAS" and _rejects(latest) and not was_rejected:
+            yield at, label, letter, -calls, -calls * (cost - 1)
+            yield at, label, other, calls, 0
 
 
 def _of_request(minute: int, field: str, calls: int) -> Iterator[_Change]:

@@ -41,6 +41,7 @@ class Figures:
     allowed: they went through; soft_exceeded is a part of them. rejected: by the rule. rejected_by_other: by another
     rule. shadow_rejected: would have been rejected if the rule were enforced.
     degraded: a part of all, decided by a process without Redis. units: what the allowed ones cost, less refunds.
+    exempt: the part of allowed to which no rule was applied, known of totals of requests.
     """
 
     allowed: int = 0
@@ -50,14 +51,15 @@ class Figures:
     degraded: int = 0
     rejected_by_other: int = 0
     units: int = 0
+    exempt: int = 0
 
     @classmethod
     def of_requests(cls, *counts: int) -> Figures:
         """Return the figures of totals of requests, by `SUMS_OF_TOTALS`. Units belong to rules: here each costs 1."""
-        return replace(cls(*counts), units=counts[0])
+        return replace(cls(*counts[:5]), units=counts[0], exempt=sum(counts[5:]))
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(*[getattr(self, name) + getattr(other, name) for name in UsageBucket.COUNTS])
+        return Figures(*[getattr(self, name) + getattr(other, name) for name in (*UsageBucket.COUNTS, "exempt")])
 
     @property
     def requests(self) -> int:
@@ -86,8 +88,9 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
     They are those of the total of requests; where there is none, the sum of the rules. condition: selects the rows.
     """
     models: tuple[Any, ...] = (UsageBucket, UsageTotal)
+    sums = {name: each for name, each in SUMS_OF_TOTALS.items() if name in SUMS}
     of_rules, of_requests = (
-        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS_OF_TOTALS)
+        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**sums)
         for place, model in enumerate(models)
     )
     both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is

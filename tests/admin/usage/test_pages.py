@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket
+from django_ratelimiter.models import Rule, TopCaller, TopPartition, UsageBucket, UsageTotal
 from django_ratelimiter.rules import cache, inline
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.reports.report import Report, TopPartitionRow
@@ -154,8 +154,11 @@ class TestData:
         assert rows == [{name: texts.get(str(value), str(value)) for name, value in row.items()} for row in told]
 
     def test_totals(self, staff: Client) -> None:
+        for each in UsageBucket.objects.values("granularity", "start", "allowed", "rejected", "shadow_rejected"):
+            UsageTotal.objects.create(**each, exempt=7)
         told = staff.get(f"{REPORT}totals.json?period=24h").json()
-        assert told["together"]["requests"] == 101
+        assert (told["together"]["requests"], told["together"]["exempt"]) == (101, 7)
+        assert "<dt>Exempt</dt><dd>7</dd>" in staff.get(f"{REPORT}?period=24h").content.decode()
         assert told["totals"] == [
             {
                 "rule_slug": "search",
