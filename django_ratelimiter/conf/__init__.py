@@ -210,7 +210,7 @@ class Settings:
     HEADERS = Entry(values.HEADER_FAMILIES, values.families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
     RESPONSE = Entry(None, values.optional(values.text(rf"{values.DOTTED}|\S.*\.html", _RESPONSES)))
-    #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
+    #: Days for which usage is kept, by granularity, and of callers, addresses in it, and versions; None = forever.
     RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
     REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)

@@ -65,6 +65,7 @@ class Charge(NamedTuple):
     `None` = the engine decides each time. The engines ignore it: they decide every charge that they get.
     usual_cost: what an allowed request of this label is known to cost. Usage counts other costs, and refunds, apart;
     `None` = it counts no units.
+    exact: usage counts each caller, too: its partition, which is one line of text, with the tail.
     """
 
     key: str
@@ -77,6 +78,7 @@ class Charge(NamedTuple):
     partition: str | None = None
     sync_interval: float | None = None
     usual_cost: int | None = None
+    exact: bool = False
 
     @property
     def may_be_fetched(self) -> bool:

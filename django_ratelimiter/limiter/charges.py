@@ -13,7 +13,7 @@ from ..engine.base import Counted
 from ..engine.call import OVER_ALL_RULES, Call
 from ..engine.limits import whole_units
 from ..engine.partition_stats import MINUTE_US
-from ..engine.usage import line_of
+from ..engine.usage import line_of, with_caller
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of, label_of, usual_cost_of
@@ -22,7 +22,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import may_need_user
-from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, value_of
+from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, source_of, value_of
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
@@ -173,16 +173,18 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
     charges = templates.fill([source.digest(request) for source in templates.sources], cost)
     if earlier is NOTHING_TO_DECIDE:
         return charges
-    return charges.continuing(counted_as(earlier.results), noted_as(earlier.results))
+    return charges.continuing(counted_as(request), noted_as(earlier.results))
 
 
-def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
-    """Return how the charges of an allowed request were counted, for a later call for it."""
+def counted_as(request: LimitRequest) -> tuple[Counted, ...]:
+    """Return how the charges of an allowed request were counted by earlier calls, for a later one for it."""
     found: dict[Counted, None] = {}
     labels = set[str]()
-    for result in results:
+    for result in request.earlier.results:
         verdict, cost = result.verdict, usual_cost_of(result.rule)
         label = label_of(result.rule, result.tier)
+        if label is not None and result.rule.exact_usage and (caller := _caller_of(result, request)) is not None:
+            label = with_caller(label, caller)
         line = line_of(label, gating=result.mode == "enforce", cost=cost)
         letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
         minute = None if verdict is None else verdict.at_us // MINUTE_US
@@ -190,6 +192,14 @@ def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
         labels.add(label or "")
         found[Counted(minute, line, letter.upper() if verdict is None or result.local else letter, units)] = None
     return tuple(found)
+
+
+def _caller_of(result: Result, request: LimitRequest) -> str | None:
+    """Return the caller that exact usage counts for a result; `None` = the request lacks the value."""
+    if result.verdict is not None:
+        return result.verdict.charge.partition if result.verdict.charge.exact else None
+    source = source_of(result.rule)
+    return None if source is None else source.digest(request)
 
 
 def noted_as(results: Iterable[Result]) -> tuple[tuple[str, str], ...]:

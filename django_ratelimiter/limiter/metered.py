@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, TypeVar, overload
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
+from ..engine import usage
 from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
@@ -156,7 +157,11 @@ class MeteredCost:
             results = [result for result in self._results if result.verdict and result.local is local]
             verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
-            labels = {label_of(result.rule, result.tier) for result in results} - {None}
+            counted = [
+                verdict.charge._replace(usage=label_of(result.rule, result.tier))
+                for result, verdict in zip(results, verdicts, strict=True)
+            ]
+            labels = set(map(usage.label_of, counted)) - {None}
             call = Call.of(charges)
             call.settled = {str(label): cost for label in labels}
             try:

@@ -81,7 +81,7 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
     if io.is_live:
         events.log_denied(request.identity, denied.record)
     if earlier.results and io.is_live:
-        denial = DENIED.continuing(counted_as(earlier.results), noted_as(earlier.results))
+        denial = DENIED.continuing(counted_as(request), noted_as(earlier.results))
         await refunds.refund_denied(io, earlier, denial)
     return replace(earlier, allowed=False, access=denied.record)
 

@@ -58,6 +58,7 @@ class MemoryEngine:
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
         self._collected_at: int | None = None  # the minute of the latest collection
+        self._callers = 0  # counted apart since then
         #: The partitions that the rules have matched.
         self.partitions: MemoryPartitions = MemoryPartitions(self._clock)
         self._rejections = RecentRejections()
@@ -171,9 +172,13 @@ class MemoryEngine:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
+    def read_callers(self, batch: str) -> list[tuple[str, UsageCount]]:
+        """Return the counts of each caller of exact charges in one batch."""
+        return usage.callers_of(usage.minute_of(batch), self._batches.get(batch, {}))
+
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
-        self._collected_at = self._clock() // MINUTE_US
+        self._collected_at, self._callers = self._clock() // MINUTE_US, 0
         self._batches.pop(batch, None)
 
     def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
@@ -227,9 +232,12 @@ class MemoryEngine:
             is_collected = self._collected_at is not None and minute - self._collected_at <= 1_440
             self._forget_usage_before(minute - (USAGE_MINUTES if is_collected else UNCOLLECTED_MINUTES))
             self._minutes[minute] = Counter()
-        field = usage.without_name(field)
-        self._minutes[minute][field] += calls
-        return self._minutes[minute][field]
+        field, fields = usage.without_name(field), self._minutes[minute]
+        if usage.CALLER in field and not fields[field]:
+            self._callers += 1
+            field = usage.without_callers(field) if self._callers > usage.MAX_CALLERS else field
+        fields[field] += calls
+        return fields[field]
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop usage that was not collected."""

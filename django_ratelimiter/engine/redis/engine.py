@@ -34,13 +34,16 @@ from .connections.faults import explain
 from .connections.server import Handshake, Server
 from .connections.transport import Transport
 from .core import RedisCore
-from .packing import RECENT, text_of
+from .packing import CALLERS, RECENT, text_of
 from .partition_stats import RedisPartitions
 
 T = TypeVar("T")
 
 #: Exceptions of a client whose server is out of reach.
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
+
+#: Fields of a batch that are read at once.
+MAX_SCANNED: Final = 2_000
 
 #: A proxy that is not trusted is in one of this number of keys, for so many seconds.
 MAX_PROXIES, PROXY_SECONDS = 16, 7_200
@@ -71,6 +74,8 @@ class RedisEngine(RedisCore):
         #: How many shards the latest `take_usage` has left out.
         self.missed_shards: int = 0
         self._cluster: ClusterTransport | None = None
+        #: The batch that was read last, which is read several times.
+        self._latest: tuple[str, dict[str, int]] = "", {}
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
             self._coordinate(self._cluster.is_down)
@@ -179,12 +184,19 @@ class RedisEngine(RedisCore):
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._fields_of(batch))
 
+    def read_callers(self, batch: str) -> list[tuple[str, UsageCount]]:
+        """Return the counts of each caller of exact charges in one batch."""
+        return usage.callers_of(usage.minute_of(batch), self._fields_of(batch))
+
     def _fields_of(self, batch: str) -> dict[str, int]:
-        shard = usage.shard_of(batch)
-        found = self._run(shard, lambda client: client.hgetall(f"{self.prefix(shard)}batch:{batch}"))
-        fields = fields_of(found)
-        fields.pop(usage.FILLER, None)
-        return {field: int(count) for field, count in fields.items()}
+        latest, fields = self._latest
+        if latest != batch:
+            shard = usage.shard_of(batch)
+            key = f"{self.prefix(shard)}batch:{batch}"  # nobody adds to it; in parts, as a large one would block Redis
+            found = self._run(shard, lambda client: dict(client.hscan_iter(key, count=MAX_SCANNED)))
+            fields = {field: int(count) for field, count in fields_of(found).items() if field != usage.FILLER}
+            self._latest = batch, fields
+        return fields
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
@@ -192,11 +204,13 @@ class RedisEngine(RedisCore):
 
         def drop(client: Redis) -> None:
             with client.pipeline(transaction=True) as pipeline:
-                pipeline.delete(f"{self.prefix(shard)}batch:{batch}")
+                pipeline.unlink(f"{self.prefix(shard)}batch:{batch}")
                 pipeline.srem(f"{self.prefix(shard)}batches", batch)
+                pipeline.hdel(f"{self.prefix(shard)}{RECENT}", CALLERS)
                 pipeline.execute()
 
         self._run(shard, drop)
+        self._latest = "", {}
 
     def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""

@@ -5,7 +5,7 @@ Calls with holes for partitions are packed once a minute for all callers of a te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from random import getrandbits
 from struct import pack
@@ -48,6 +48,9 @@ def text_of(name: str | bytes) -> str:
 #: The key of a shard's open minutes and recent rejections, without its prefix.
 RECENT: Final = "recent"
 
+#: The number of callers that wait in a shard, in the same hash.
+CALLERS: Final = "callers\n"
+
 #: An empty word.
 EMPTY: Final = bulk_string(b"")
 
@@ -83,13 +86,14 @@ def packed_of(template: CallTemplate) -> Packed:
         charges = template.charges
         is_fixed = all(charge.limit.is_fixed for charge in charges)
         records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-        template.packed = Packed(records, packed_field(charges), {})
+        template.packed = Packed(records, EMPTY if template.counts_callers else packed_field(charges), {})
     return template.packed
 
 
-def packed_field(charges: Sequence[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
+def packed_field(charges: Iterable[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
     """Return the field that counts these charges in this minute if all are allowed, packed. so_far: see `Call`."""
-    field = usage.joined(usage.lines_of(charges), "a" * len(charges), so_far, minute)
+    lines = usage.lines_of(charges)
+    field = usage.joined(lines, "a" * len(lines), so_far, minute)
     return bulk_string(field.encode()) if field else EMPTY
 
 
@@ -175,10 +179,19 @@ class CallFormats:
         form = formats.get(kind := (self, notes, bool(wants)))
         if form is None or form.minute != minute or form.version is not version:
             form = self._keep(formats, template, kind, version, minute)
-        size, flags = form.size, form.flags
-        words = partitions
-        if flags:
-            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
+        size, words = form.size, partitions
+        if form.varies:
+            varied, place = [*partitions], len(partitions)
+            for length, places in form.lines:
+                callers = [partitions[each] + getattr(partitions[each], "tail", "") for each in places]
+                chars = sum(map(len, callers))
+                varied += f"{length + chars}", *callers
+                size += chars + len(varied[-1 - len(callers)])
+            if form.flags:  # after the first line
+                place += len(form.lines) and 1 + len(form.lines[0][1])
+                flags = zip(form.flags, wants, strict=True)
+                varied[place:place] = [flags_of(*each).decode("latin-1") for each in flags]
+            words = tuple(varied)
         for place in form.noted:  # with its tail, so that its length differs
             word = bulk_string(noted(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
@@ -206,9 +219,21 @@ class CallFormats:
         text = call.replace(word, _HOLE.encode()).decode("latin-1")
         for each in set(flags):
             text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
+        lines = []
+        if template.counts_callers:
+            exact = [place for place, charge in enumerate(charges) if charge.usage is not None and charge.exact]
+            fields = [(packed_field(charges), exact)]
+            fields += [(bulk_string(each.field.encode()), [each.places[0]]) for each in usage.extras_of(charges)]
+            for packed, named in fields:
+                if holes := (line := packed.decode("latin-1")).count(_HOLE):
+                    head, body = line[1:].split("\r\n", 1)
+                    text = text.replace(line, f"${_HOLE}\r\n{body}", 1)
+                    size -= len(head) + holes * len(_HOLE)
+                    lines.append((int(head) - holes * len(_HOLE), named))
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(formats) >= MAX_FORMATS:
             formats.clear()
         places = tuple([note.place for note in notes])
-        form = formats[kind] = CallFormat(minute, version, parts, size, places, tuple(flags))
+        form = CallFormat(minute, version, parts, size, places, tuple(flags), tuple(lines), bool(flags or lines))
+        formats[kind] = form
         return form
