@@ -30,13 +30,8 @@ MAX_PROXIES: Final = 20
 #: Default number of days for which usage is kept, by granularity, exact usage of callers, addresses in both, and
 #: versions of the rule set.
 RETENTION: Final[dict[str, int | None]] = {
-    "minute": 8,
-    "hour": 100,
-    "day": 800,
-    "callers": 800,
-    "addresses": 62,
-    "version": 365,
-}
+    "minute": 8, "hour": 100, "day": 800, "callers": 800, "addresses": 62, "version": 365
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path

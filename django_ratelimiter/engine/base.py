@@ -176,12 +176,12 @@ class Counted(NamedTuple):
 
 
 class UsageCount(NamedTuple):
-    """The requests that one rule decided for one tier in one minute.
+    """The requests that one rule decided for one tier in one minute; of exact charges, those of one caller.
 
-    allowed: they went through. soft_exceeded: a part of allowed. rejected: by this rule. rejected_by_other: this rule
-    allows them, but another one rejected them. shadow_rejected: a rule in shadow would have rejected them; it rejects
-    none. degraded: the part of all that was decided without the engine. extra_units: what the allowed ones cost beyond
-    1 unit each, less what was refunded.
+    label: of exact charges followed by the caller, see `usage`. allowed: they went through. soft_exceeded: a part of
+    allowed. rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them.
+    shadow_rejected: a rule in shadow would have rejected them; it rejects none. degraded: the part of all that was
+    decided without the engine. extra_units: what the allowed ones cost beyond 1 unit each, less what was refunded.
     Counts may be below 0 if they correct earlier ones.
     """
 

@@ -104,7 +104,7 @@ class CallTemplate:
         self.charges: list[Charge] = [each.charge for each in self.templates]
         for charge in self.charges:
             check_units(charge)
-            if charge.usage is not None and "\n" in charge.usage:
+            if charge.usage is not None and not {"\n", "\v"}.isdisjoint(charge.usage):
                 raise ValueError("usage: a label is one line of text.")
         self.names: list[tuple[str, str]] = [(each.before, each.after + each.charge.limit.tag) for each in templates]
         if is_filled:

@@ -22,7 +22,7 @@ from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
 from ..values.access import NOBODY, AccessList
 from ..values.partitions import may_need_user
-from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, source_of, value_of
+from .templates import NO_RULES, MaxDelay, RuleTemplate, RuleTemplates, value_of
 
 #: Which rules to decide: those that match the request; of them only those of exactly its scope; or all.
 Reach = Literal["request", "scope", "all"]
@@ -183,8 +183,10 @@ def counted_as(request: LimitRequest) -> tuple[Counted, ...]:
     for result in request.earlier.results:
         verdict, cost = result.verdict, usual_cost_of(result.rule)
         label = label_of(result.rule, result.tier)
-        if label is not None and result.rule.exact_usage and (caller := _caller_of(result, request)) is not None:
-            label = with_caller(label, caller)
+        if label is not None and result.rule.exact_usage:
+            source: Any = RuleTemplate(result.rule, NO_ENTITLEMENT).source
+            caller = source.digest(request) if verdict is None else verdict.charge.partition
+            label = label if caller is None else with_caller(label, caller)
         line = line_of(label, gating=result.mode == "enforce", cost=cost)
         letter = "d" if not result.passes else "s" if verdict is not None and verdict.soft_exceeded else "a"
         minute = None if verdict is None else verdict.at_us // MINUTE_US
@@ -192,14 +194,6 @@ def counted_as(request: LimitRequest) -> tuple[Counted, ...]:
         labels.add(label or "")
         found[Counted(minute, line, letter.upper() if verdict is None or result.local else letter, units)] = None
     return tuple(found)
-
-
-def _caller_of(result: Result, request: LimitRequest) -> str | None:
-    """Return the caller that exact usage counts for a result; `None` = the request lacks the value."""
-    if result.verdict is not None:
-        return result.verdict.charge.partition if result.verdict.charge.exact else None
-    source = source_of(result.rule)
-    return None if source is None else source.digest(request)
 
 
 def noted_as(results: Iterable[Result]) -> tuple[tuple[str, str], ...]:

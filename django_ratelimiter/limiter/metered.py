@@ -157,11 +157,10 @@ class MeteredCost:
             results = [result for result in self._results if result.verdict and result.local is local]
             verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
-            counted = [
-                verdict.charge._replace(usage=label_of(result.rule, result.tier))
-                for result, verdict in zip(results, verdicts, strict=True)
+            owned = [
+                each.charge._replace(usage=label_of(*own[:2])) for own, each in zip(results, verdicts, strict=True)
             ]
-            labels = set(map(usage.label_of, counted)) - {None}
+            labels = set(map(usage.label_of, owned)) - {None}
             call = Call.of(charges)
             call.settled = {str(label): cost for label in labels}
             try:

@@ -53,17 +53,6 @@ class RuleValue(NamedTuple):
         return keyed_digest(settings.HASH_KEY, value, partition_names(value)) if self.has_tail else digest(value)
 
 
-def source_of(rule: RuleRecord, is_inline: bool = False) -> NamedValue | RuleValue | None:
-    """Return which value tells the callers of a rule apart; `None` = none does. is_inline: it comes with its value."""
-    if not (rule.partition_by or is_inline):
-        return None
-    names = {*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])}
-    if rule.exact_usage and not are_revealed(names, settings.REVEAL):
-        return RuleValue(rule, has_tail=True)
-    alone = rule.partition_by[0] if len(names) == 1 else None
-    return NamedValue(alone) if alone in PROVEN and not is_inline else RuleValue(rule)
-
-
 def value_of(rule: RuleRecord, request: Any) -> str | None:
     """Return the value of a `LimitRequest` that splits the counters of a rule; `None` if it is missing."""
     identity = request.identity
@@ -96,7 +85,11 @@ class RuleTemplate:
         self.records: tuple[LimitRecord, ...] = rule.limits_for(*entitlement)
         self.label: str | None = label_of(rule, entitlement.tier)
         self.identity: str = "" if (identity := identity_of(rule)) in counted else identity
-        self.source = source_of(rule, is_inline)
+        names = {*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])}
+        has_tail = rule.exact_usage and not are_revealed(names, settings.REVEAL)
+        own = RuleValue(rule, has_tail) if rule.partition_by or is_inline else None
+        alone = rule.partition_by[0] if len(names) == len(rule.partition_by) == 1 else None
+        self.source = NamedValue(alone) if alone in PROVEN and not (has_tail or is_inline) else own
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.

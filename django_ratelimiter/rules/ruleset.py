@@ -95,7 +95,7 @@ class RuleSet:
 
 def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     """Return one rule of a snapshot. Raises ValueError with the reason if it cannot be enforced."""
-    data = _as_of_now(data)
+    data = {"charge_when": CHARGE_WHEN[0], **data}  # older versions lack it
     for name, choices in _CHOICES.items():
         if data[name] not in choices:
             raise ValueError(f"{name}: {data[name]!r} is unknown; choose one of {', '.join(choices)}.")
@@ -106,6 +106,9 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
     cost = data["cost"]
     if type(cost) is not int or cost < 1:
         raise ValueError(f"cost: must be a whole number from 1, not {cost!r}.")
+    count_refusals = data.get("count_refusals", False)  # older versions lack it
+    if not isinstance(count_refusals, bool):
+        raise ValueError(f"count_refusals: must be true or false, not {count_refusals!r}.")
     limits: dict[str | None, tuple[LimitRecord, ...]] = {}
     unlimited = {entry["tier"] for entry in data["limits"] if entry["unlimited"]}
     for entry in data["limits"]:
@@ -123,19 +126,11 @@ def rule_from(data: Mapping[str, Any]) -> RuleRecord:
         | {
             "methods": frozenset(methods) | ({"HEAD"} if "GET" in methods else set()),  # the same view answers both
             "partition_by": tuple(partition_by),
+            "count_refusals": count_refusals,
             "limits": limits,
             "sync_interval": sync_interval,
         }
     )
-
-
-def _as_of_now(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a rule with what snapshots of older versions lack. Raises ValueError for a switch that is neither."""
-    switches = {name: data.get(name, False) for name in ("count_refusals", "exact_usage")}
-    for name, switch in switches.items():
-        if not isinstance(switch, bool):
-            raise ValueError(f"{name}: must be true or false, not {switch!r}.")
-    return {"charge_when": CHARGE_WHEN[0], **data, **switches}
 
 
 def limit_from(entry: Mapping[str, Any]) -> LimitRecord:

@@ -21,6 +21,7 @@ from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine, usage
 from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import RedisEngine
+from django_ratelimiter.engine.redis.protocol import ScriptMode
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.models import CallerUsage, Rule, Tier, TierAssignment, UsageBucket
 from django_ratelimiter.usage.collector.collect import collect
@@ -165,8 +166,8 @@ def exact(slug: str, caller: str, **options: Any) -> Charge:
     return Charge(f"{slug}:{partition}", LIMIT, usage=f"{slug}|", partition=partition, exact=True, **options)
 
 
-def walk(engine: Engine) -> list[tuple[str, usage.UsageCount]]:
-    chance, counts, so_far = random.Random(5), list[tuple[str, usage.UsageCount]](), ()
+def walk(engine: Engine) -> list[usage.UsageCount]:
+    chance, counts, so_far = random.Random(5), list[usage.UsageCount](), ()
     for number in range(200):
         charges = [exact(slug, f"user:{chance.randrange(5)}", usual_cost=1) for slug in "ab" if chance.random() < 0.8]
         charges = [each._replace(cost=chance.choice([0, 1, 1, 7, 20_000])) for each in charges]
@@ -174,7 +175,7 @@ def walk(engine: Engine) -> list[tuple[str, usage.UsageCount]]:
         answer = engine.check(call, now_us=(29_000_000 * 60 + 7 * number) * 1_000_000)
         so_far = () if answer.is_rejected else usage.continued((), answer, is_rejected=False)  # type: ignore[attr-defined]
     for batch in engine.take_usage(now_us=LATER):
-        counts += engine.read_callers(batch)  # type: ignore[attr-defined]
+        counts += engine.read_usage(batch)
         engine.drop_usage(batch)
     return sorted(counts)
 
@@ -182,9 +183,9 @@ def walk(engine: Engine) -> list[tuple[str, usage.UsageCount]]:
 def test_engines_count_callers_alike(redis_client: redis.Redis) -> None:
     found = walk(MemoryEngine())
     assert walk(RedisEngine(redis_client, namespace="test")) == found
-    assert {count.label for _, count in found} == {"a|", "b|"}
-    assert any(count.rejected_by_other for _, count in found)
-    assert any(count.extra_units for _, count in found)
+    assert {count.label.partition(usage.CALLER)[0] for count in found} == {"a|", "b|", "plain|"}
+    assert any(count.rejected_by_other for count in found if usage.CALLER in count.label)
+    assert any(count.extra_units for count in found if usage.CALLER in count.label)
 
 
 def test_filled_call_counts_as_its_charges(redis_client: redis.Redis) -> None:
@@ -200,48 +201,42 @@ def test_filled_call_counts_as_its_charges(redis_client: redis.Redis) -> None:
         partition = digest(f"user:{number}")
         call = Call(template, (partition,) * 3, (2, 0, 5) if number % 2 else ())
         packed = engine.encode_filled(call, None)
-        assert packed is not None
+        assert (packed is None) is bool(number % 2)
+        packed = packed or engine.encode(ScriptMode.CHECK, call, (), None, None, (10**15,))
         assert packed.count(f"a|{usage.CALLER}{partition}{partition.tail}".encode()) == 1
         assert packed.count(f"b|{usage.CALLER}{partition}{partition.tail}".encode()) == 2
         engine.check(call)
     batch, *others = engine.take_usage(now_us=LATER)
-    callers = [each for batch in (batch, *others) for each in engine.read_callers(batch)]
-    assert len(callers) >= 80
-    assert sum(count.allowed for _, count in callers) == 80
-    assert sum(count.units for _, count in callers) == 40 + 3 * 40
+    counts = [each for batch in (batch, *others) for each in engine.read_usage(batch) if usage.CALLER in each.label]
+    assert len(counts) >= 80
+    assert sum(count.allowed for count in counts) == 80
+    assert sum(count.units for count in counts) == 40 + 3 * 40
 
 
-@pytest.mark.django_db(transaction=True)
 def test_callers_beyond_the_maximum_are_counted_together(redis_client: redis.Redis, monkeypatch: Any) -> None:
-    in_redis = RedisEngine(redis_client, namespace="test")
-    for engine in (in_redis, MemoryEngine()):
-        monkeypatch.setattr(usage, "MAX_CALLERS", 3)
-        for caller in "11234":
-            engine.check([exact("a", f"user:{caller}")], now_us=10**15)
-            if engine is in_redis and caller == "1":  # as if so many waited
-                redis_client.hset("{test:0}:recent", "callers\n", usage.MAX_CALLERS + 499_995)
+    monkeypatch.setattr(usage, "MAX_CALLERS", 62)
+    redis_client.hset("{test:0}:recent", "callers\n", 499_990)  # as if so many waited
+    for engine in (RedisEngine(redis_client, namespace="test"), MemoryEngine()):
+        for caller in range(100):
+            engine.check([exact("a", f"user:{caller}"), exact("b", "user:0")], now_us=10**15)
         [batch] = engine.take_usage(now_us=LATER)
-        callers = engine.read_callers(batch)
-        assert sum(count.allowed for _, count in callers) == 5
-        assert {caller[:22]: count.allowed for caller, count in callers if caller[:22] != digest("user:1")}[""] >= 1
+        callers = Counter({each.label[:25]: each.allowed for each in engine.read_usage(batch)})
+        assert callers["a|\v"] == 38
+        assert sum(callers.values()) == 200
         engine.drop_usage(batch)
         engine.check([exact("a", "user:9")], now_us=10**15)  # told apart again
         [batch] = engine.take_usage(now_us=LATER)
-        assert [caller[:22] for caller, _ in engine.read_callers(batch)] == [digest("user:9")]
+        assert [each.label[3:25] for each in engine.read_usage(batch)] == [digest("user:9")]
+    assert not redis_client.hexists("{test:0}:recent", "callers\n")
 
 
 def test_process_keeps_further_callers_together() -> None:
-    buffer, callers = usage.UsageBuffer(max_fields=4), [with_caller(name) for name in "abcde"]
-    for label in callers:
-        buffer.add(7, f"{label}\na")
+    buffer = usage.UsageBuffer(max_fields=4)
+    for name in "abcde":
+        buffer.add(7, f"{usage.with_caller('x|', name)}\na")
     counts: Any = buffer.lease()
-    assert [(usage.callers_of(minute, {field: calls})[0]) for minute, field, calls in counts.entries] == [
-        ("a", usage.UsageCount(7, "x|", 1)), ("b", usage.UsageCount(7, "x|", 1)), ("", usage.UsageCount(7, "x|", 3))
-    ]  # fmt: skip
-
-
-def with_caller(name: str) -> str:
-    return usage.with_caller("x|", name)
+    found = [count for minute, field, calls in counts.entries for count in usage.counts_of(minute, {field: calls})]
+    assert [(count.label, count.allowed) for count in found] == [("x|\va", 1), ("x|\vb", 1), ("x|\v", 3)]
 
 
 def test_partition_with_a_line_break_is_an_error(engine: Engine) -> None:

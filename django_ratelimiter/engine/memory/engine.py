@@ -172,10 +172,6 @@ class MemoryEngine:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
-    def read_callers(self, batch: str) -> list[tuple[str, UsageCount]]:
-        """Return the counts of each caller of exact charges in one batch."""
-        return usage.callers_of(usage.minute_of(batch), self._batches.get(batch, {}))
-
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
         self._collected_at, self._callers = self._clock() // MINUTE_US, 0

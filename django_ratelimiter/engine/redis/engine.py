@@ -74,8 +74,6 @@ class RedisEngine(RedisCore):
         #: How many shards the latest `take_usage` has left out.
         self.missed_shards: int = 0
         self._cluster: ClusterTransport | None = None
-        #: The batch that was read last, which is read several times.
-        self._latest: tuple[str, dict[str, int]] = "", {}
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
             self._coordinate(self._cluster.is_down)
@@ -184,19 +182,12 @@ class RedisEngine(RedisCore):
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._fields_of(batch))
 
-    def read_callers(self, batch: str) -> list[tuple[str, UsageCount]]:
-        """Return the counts of each caller of exact charges in one batch."""
-        return usage.callers_of(usage.minute_of(batch), self._fields_of(batch))
-
     def _fields_of(self, batch: str) -> dict[str, int]:
-        latest, fields = self._latest
-        if latest != batch:
-            shard = usage.shard_of(batch)
-            key = f"{self.prefix(shard)}batch:{batch}"  # nobody adds to it; in parts, as a large one would block Redis
-            found = self._run(shard, lambda client: dict(client.hscan_iter(key, count=MAX_SCANNED)))
-            fields = {field: int(count) for field, count in fields_of(found).items() if field != usage.FILLER}
-            self._latest = batch, fields
-        return fields
+        shard = usage.shard_of(batch)
+        key = f"{self.prefix(shard)}batch:{batch}"  # nobody adds to it; in parts, as a large one would block Redis
+        fields = fields_of(self._run(shard, lambda client: dict(client.hscan_iter(key, count=MAX_SCANNED))))
+        fields.pop(usage.FILLER, None)
+        return {field: int(count) for field, count in fields.items()}
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
@@ -210,7 +201,6 @@ class RedisEngine(RedisCore):
                 pipeline.execute()
 
         self._run(shard, drop)
-        self._latest = "", {}
 
     def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
         """Return the recent rejections, the latest first, at most `limit`. rule: only those by this rule."""

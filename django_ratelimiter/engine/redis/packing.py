@@ -181,17 +181,13 @@ class CallFormats:
             form = self._keep(formats, template, kind, version, minute)
         size, words = form.size, partitions
         if form.varies:
-            varied, place = [*partitions], len(partitions)
+            varied = [flags_of(*each).decode("latin-1") for each in zip(form.flags, wants, strict=True)]
             for length, places in form.lines:
                 callers = [partitions[each] + getattr(partitions[each], "tail", "") for each in places]
                 chars = sum(map(len, callers))
                 varied += f"{length + chars}", *callers
                 size += chars + len(varied[-1 - len(callers)])
-            if form.flags:  # after the first line
-                place += len(form.lines) and 1 + len(form.lines[0][1])
-                flags = zip(form.flags, wants, strict=True)
-                varied[place:place] = [flags_of(*each).decode("latin-1") for each in flags]
-            words = tuple(varied)
+            words = (*partitions, *varied)
         for place in form.noted:  # with its tail, so that its length differs
             word = bulk_string(noted(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
@@ -233,6 +229,8 @@ class CallFormats:
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(formats) >= MAX_FORMATS:
             formats.clear()
+        if lines and flags:
+            size = -1  # their words alternate: `encode` must pack such calls, which are rare
         places = tuple([note.place for note in notes])
         form = CallFormat(minute, version, parts, size, places, tuple(flags), tuple(lines), bool(flags or lines))
         formats[kind] = form

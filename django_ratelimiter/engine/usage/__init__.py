@@ -282,16 +282,7 @@ def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
 
     Those of another minute correct what earlier calls for a request have counted then.
     """
-    changes = [change for field, calls in fields.items() for change in _of_rules(minute, field, calls)]
-    return _summed([(at, label.partition(CALLER)[0], *rest) for at, label, *rest in changes])  # type: ignore[misc]
-
-
-def callers_of(minute: int, fields: Mapping[str, int]) -> list[tuple[str, UsageCount]]:
-    """Return the same counts for each caller of exact charges. Of those that were not told apart, the name is ""."""
-    exact = [(field, calls) for field, calls in fields.items() if CALLER in field]
-    changes = [change for field, calls in exact for change in _of_rules(minute, field, calls) if CALLER in change[1]]
-    split = [(count, count.label.partition(CALLER)) for count in _summed(changes)]
-    return [(caller, count._replace(label=label)) for count, (label, _, caller) in split]
+    return _summed([change for field, calls in fields.items() for change in _of_rules(minute, field, calls)])
 
 
 def requests_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:

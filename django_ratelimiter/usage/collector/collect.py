@@ -10,22 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from operator import add as add_up
 from typing import Final, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, router, transaction
 from django.utils import timezone
 
 from ...backend import get_engine
-from ...conf import settings
+from ...conf import caller_in
 from ...databases import limit_wait
 from ...engine.base import UsageCount
+from ...engine.usage import CALLER
 from ...exceptions import EngineUnavailable, WrongRedis
 from ...logs import logger
 from ...models import CallerUsage, UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
 from ...rules.stored import published
-from ...values.digests import alias_of, opened
-from ...values.partitions import EXACT, partition_names, value_in
+from ...values.digests import alias_of
 from ..times import start_of, starts_of, stored
 from .alerts import Thresholds, lag, send_alerts
 from .partitions import collect_partitions
@@ -93,14 +94,13 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
         try:
             counts = engine.read_usage(batch)
             totals = engine.read_requests(batch) if hasattr(engine, "read_requests") else []  # some engines have none
-            callers = engine.read_callers(batch) if hasattr(engine, "read_callers") else []
-            corrects = any(min(count[2:-1]) < 0 for count in (*counts, *totals, *(count for _, count in callers)))
+            corrects = any(min(count[2:-1]) < 0 for count in (*counts, *totals))
             if corrects and (failed or lacks or batch not in postponed):
                 if batch not in postponed:
                     postponed.add(batch)
                     waiting.append(batch)  # corrections are collected after what they correct
                 continue  # if one of these could not be read or added, they wait for the next time
-            added = _add_once(database, batch, counts, totals, callers)
+            added = _add_once(database, batch, counts, totals)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):
             raise
@@ -132,20 +132,14 @@ def _republish() -> None:
         logger.warning("The version of the rules could not be published again.", exc_info=True)
 
 
-def _add_once(
-    database: str,
-    batch: str,
-    counts: Iterable[UsageCount],
-    totals: Iterable[UsageCount],
-    callers: Iterable[tuple[str, UsageCount]],
-) -> bool:
-    """Add counts, totals, callers and the batch's name in one transaction; False if the batch was added before."""
+def _add_once(database: str, batch: str, counts: Iterable[UsageCount], totals: Iterable[UsageCount] = ()) -> bool:
+    """Add counts, totals and the batch's name in one transaction; False if the batch was added before."""
     try:
         with transaction.atomic(using=database, durable=True):
             limit_wait(database)
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
-            add(database, _sums_of_callers(callers), CallerUsage)
+            add(database, _sums_of_callers(counts), CallerUsage)
             for total in totals:
                 starts, amounts = starts_of(total.minute), [getattr(total, field) for field in UsageTotal.COUNTS]
                 add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
@@ -160,7 +154,7 @@ def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     """Return sums by row: labels that are equal after removing what cannot be stored share one row."""
     totals: dict[BucketKey, list[int]] = {}
     for count in counts:
-        rule, _, tier = count.label.partition("|")
+        rule, _, tier = count.label.partition(CALLER)[0].partition("|")
         for granularity, start in starts_of(count.minute).items():
             sums = totals.setdefault(
                 BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(UsageBucket.COUNTS)
@@ -170,18 +164,15 @@ def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     return totals
 
 
-def _sums_of_callers(callers: Iterable[tuple[str, UsageCount]]) -> dict[CallerKey, list[int]]:
-    """Return sums by row. For a rule in shadow, rejected means would have been rejected."""
+def _sums_of_callers(counts: Iterable[UsageCount]) -> dict[CallerKey, list[int]]:
+    """Return sums by row of exact usage. For a rule in shadow, rejected means would have been rejected."""
     sums: dict[CallerKey, list[int]] = {}
-    keys = settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS
-    hours = {minute: stored(start_of(minute // 60 * 60)) for minute in {count.minute for _, count in callers}}
-    for caller, count in callers:
-        alias = alias_of(caller)
-        identity, value = "", str(alias)
-        if (found := opened(keys, alias)) is not None and (name := partition_names(found)[0]) in EXACT:
-            identity, value = name, value_in(found)
-        rule = slug(count.label.partition("|")[0])
-        of = sums.setdefault(CallerKey(identity, slug(value, 200), rule, hours[count.minute]), [0, 0, 0, 0])
-        counts = count.allowed, count.rejected + count.shadow_rejected, count.rejected_by_other, count.units
-        of[:] = [sum(pair) for pair in zip(of, counts, strict=True)]
+    for count in counts:
+        label, is_exact, caller = count.label.partition(CALLER)
+        if is_exact:
+            rule, hour = slug(label.partition("|")[0]), stored(start_of(count.minute // 60 * 60))
+            identity, value = caller_in(alias_of(caller))
+            of = sums.setdefault(CallerKey(identity, slug(value, 200), rule, hour), [0] * len(CallerUsage.COUNTS))
+            rejected = count.rejected + count.shadow_rejected
+            of[:] = map(add_up, of, (count.allowed, rejected, count.rejected_by_other, count.units))
     return sums
