@@ -7,6 +7,7 @@ from typing import Any
 from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.db import connections, router
+from django.db.models import Model
 
 from .conf import django_setting
 
@@ -32,13 +33,18 @@ def schema_of(request: Any = None) -> str:
 
 
 def user_key(pk: object) -> str:
-    """Return what rules count a user by, from the primary key: behind the schema if tenants have their own users."""
-    return f"{schema_of()}:{pk}" if have_own_users() else str(pk)
+    """Return what rules count a user by, from the primary key; see `key_of`."""
+    return key_of(get_user_model(), pk)
 
 
-def own_pk(key: str) -> str:
+def key_of(model: type[Model], pk: object) -> str:
+    """Return what rules count a row by, from the primary key: behind the schema if tenants have their own rows."""
+    return f"{schema_of()}:{pk}" if have_own(model._meta.app_label) else str(pk)
+
+
+def own_pk(model: type[Model], key: str) -> str:
     """Return the primary key in such a text if it is of this tenant; else the text itself."""
-    return key.removeprefix(f"{schema_of()}:") if have_own_users() else key
+    return key.removeprefix(f"{schema_of()}:") if have_own(model._meta.app_label) else key
 
 
 def has_prefix(key: str) -> bool:

@@ -56,6 +56,8 @@ RIGHT = [
     ("TIER_RESOLVER", "shop.limits.tier_of", "shop.limits.tier_of"),
     ("API_KEY_FORM", "shop.keys.has_form", "shop.keys.has_form"),
     ("TIER_RESOLVER", None, None),
+    *(("CUSTOMER", path, ("user.account",)) for path in ("user.account", ["user.account"])),
+    ("CUSTOMER", ["api_key"], ("api_key",)),
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("TRUSTED_IDENTITIES", ["header:X-Tenant", "tenant"], ("header:X-Tenant", "tenant")),
     ("EXACT_FIELDS", ["field:code"], ("field:code",)),
@@ -89,9 +91,10 @@ def test_a_right_value_is_read(name: str, written: object, value: object) -> Non
 LOGGED: dict[str, list[Any]] = {
     "API_KEY_RESOLVER": ["account_of", len],
     "TIER_RESOLVER": ["shop.limits:tier_of"],
+    "CUSTOMER": ["account", "user.", ["user.account", 1], 1],
     "IDENTITIES": [
         ["tenant"],
-        {"ip": "shop.limits.ip"},
+        {"customer": "shop.limits.customer_of"},
         {"header": "shop.limits.header"},
         {"header:X-A": "shop.limits.header"},
         {"shoe size": "shop.limits.size"},

@@ -8,13 +8,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..databases import pk_of
 from ..inspection.caller_report import key_labels, labelled
 from ..inspection.references import Name, revealed_to
 from ..models import Rule
@@ -30,6 +30,7 @@ IDENTITY_LABELS: Final = {
     "api_key": gettext_lazy("API key"),
     "session": gettext_lazy("session"),
     "host": gettext_lazy("host"),
+    "customer": gettext_lazy("customer"),
 }
 
 
@@ -144,13 +145,7 @@ def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) 
 def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
     """Return the login names of users by primary key, as texts; deleted users are missing."""
     users = get_user_model()
-    wanted = []
-    for key in keys:
-        try:
-            users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
-        except ValidationError:  # not a valid primary key
-            continue
-        wanted.append(pk)
+    wanted = [pk for key in keys if (pk := pk_of(users, key)) is not None]
     if not wanted:
         return {}
     found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)

@@ -108,6 +108,7 @@ class RateLimitUsageSerializer(serializers.Serializer[Any]):
 class RateLimitOwnReportSerializer(serializers.Serializer[Any]):
     """The caller's limits and usage."""
 
+    customer = serializers.CharField(required=False, help_text="The name of the customer, if there is one.")
     tier = RateLimitOwnTierSerializer(allow_null=True)
     limits = RateLimitOwnLimitSerializer(many=True)
     usage = RateLimitUsageSerializer()
@@ -164,7 +165,9 @@ def own_report(request: HttpRequest) -> dict[str, Any]:
             limits.append(_own_limit(rule, tier, limit, verdict))
             if (found := _digest(rule, identity)) is not None:
                 digests[rule.slug] = found
-    return {"tier": granted.tier, "limits": limits, "usage": usage_of(digests)}
+    customer = identity.customer
+    named = {"customer": customer.label} if customer else {}
+    return {**named, "tier": granted.tier, "limits": limits, "usage": usage_of(digests)}
 
 
 def _limits(

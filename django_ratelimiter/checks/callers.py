@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from inspect import isfunction
 from ipaddress import collapse_addresses
 from itertools import chain
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.db.models.fields.related_descriptors import ReverseManyToOneDescriptor
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
-from ..conf import django_setting, lacks_fallbacks, settings
-from ..plans import is_attribute_path
+from .. import customers
+from ..conf import django_setting, identities, lacks_fallbacks, settings
+from ..conf.values import CALLERS, SUBJECTS, is_attribute_path
 from ..rules.records import LimitRecord, RuleRecord
-from ..values.partitions import IDENTITIES
 from .common import Found, check, import_or_none, rules_in_force, together
 
 #: Identities that callers can choose freely.
@@ -54,28 +51,41 @@ def check_fallbacks() -> Found:
 def check_plan_path() -> Found:
     """Return TIER_RESOLVER if it is a path of attributes that cannot lead to a tier, and why not."""
     path = settings.TIER_RESOLVER
-    wrong = _what_is_wrong(path) if path is not None and is_attribute_path(path) else ""
-    return [(str(path), wrong)] if wrong else []
+    if path is not None and is_attribute_path(path):
+        model, wrong = customers.model_at(path, SUBJECTS)
+        wrong = _also_callable(path) or wrong
+        if wrong or not (model is None or hasattr(model, "slug")):
+            yield path, wrong or f"{model._meta.label} has no slug."  # type: ignore[union-attr]
 
 
-def _what_is_wrong(path: str) -> str:
-    """Return why this path of attributes never leads to a tier, as far as the models say; "" = it may."""
-    subject, *names = path.split(".")
-    if subject == "api_key":
-        alone = "without API_KEY_RESOLVER, an API key has no attributes."
-        return "" if settings.API_KEY_RESOLVER else alone
-    model: Any = get_user_model()
-    for name in names:
-        known, label = getattr(model, name, None), model._meta.label
-        if known is None and not hasattr(model, "__getattr__"):
-            return f"{label} has no attribute {name}."
-        if isfunction(known) or isinstance(known, ReverseManyToOneDescriptor):
-            return f"{label}.{name} is {'a method' if isfunction(known) else 'a manager of many rows'}."
-        relation = getattr(known, "related", None) or getattr(known, "field", None)
-        if relation is None or not relation.is_relation:  # perhaps a property: only its value says more
-            return ""
-        model = relation.related_model
-    return "" if hasattr(model, "slug") else f"{model._meta.label} has no slug."
+@check(
+    "E013",
+    "RATELIMITER: CUSTOMER: {} gives no caller a customer: {}",
+    'Name attributes or functions that lead to rows of one model, such as ["user.account", "api_key.account"].',
+)
+def check_customer_paths() -> Found:
+    """Return the paths of CUSTOMER that cannot lead to rows of one model, and why not."""
+    found = {path: customers.model_at(path) for path in settings.CUSTOMER}
+    first = next((model for model, _ in found.values() if model), None)
+    for path, (model, wrong) in found.items():
+        wrong = (_also_callable(path) if is_attribute_path(path, CALLERS) else "") or wrong
+        if wrong or model not in (first, None):
+            yield path, wrong or f"{model._meta.label} is not {first._meta.label}."  # type: ignore[union-attr]
+
+
+def _also_callable(path: str) -> str:
+    """Return why a path of attributes cannot be one: it also names a callable; "" = it does not."""
+    return f"{path} is also a function of your project: name it by another path." if import_or_none(path) else ""
+
+
+@check(
+    "W029",
+    "RATELIMITER: CUSTOMER: the model of your customers is not known, so pages cannot find or name them.",
+    "Annotate what your function returns, such as `-> Account | None`, and API_KEY_RESOLVER too.",
+)
+def check_customer_model() -> Found:
+    """Return something if the model of customers cannot be told from CUSTOMER."""
+    return [()] if customers.is_configured() and customers.customer_model() is None else []
 
 
 @check(
@@ -137,7 +147,7 @@ def check_kept_choices() -> Found:
 )
 def check_identities() -> Found:
     """Return the rules that count by an unknown identity, each with that, and with the known ones."""
-    known = {*IDENTITIES, *settings.IDENTITIES}
+    known = identities()
     for rule in rules_in_force():
         for name in rule.partition_by:
             if name.isidentifier() and name not in known:
@@ -158,10 +168,12 @@ def check_trust() -> Found:
 
 
 def _callables() -> Iterator[tuple[str, str]]:
-    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
-        path = getattr(settings, entry)
-        if path and not path.endswith(".html") and not (entry == "TIER_RESOLVER" and is_attribute_path(path)):
-            yield entry, path
+    subjects = {"TIER_RESOLVER": SUBJECTS, "CUSTOMER": CALLERS}
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *subjects, "RESPONSE"):
+        named = getattr(settings, entry) or ()
+        for path in [named] if isinstance(named, str) else named:
+            if not path.endswith(".html") and not is_attribute_path(path, subjects.get(entry, ())):
+                yield entry, path
     for name, path in settings.IDENTITIES.items():
         yield f"IDENTITIES: {name}", path
 

@@ -132,8 +132,15 @@ def aliases_of(alias: Alias) -> list[Alias]:
 
 
 def has_identity(name: str) -> bool:
-    """Return whether this project has an identity of this name."""
+    """Return whether this project has an identity of this name: the customer only if CUSTOMER leads to it."""
+    if name == "customer":
+        return bool(settings.CUSTOMER)
     return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
+
+
+def identities() -> list[str]:
+    """Return the identities of this project, without those like "header:NAME"."""
+    return [*filter(has_identity, IDENTITIES), *settings.IDENTITIES]
 
 
 def unknown_identity(name: str) -> str:
@@ -192,9 +199,11 @@ class Settings:
     API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
     TIER_RESOLVER = Entry(None, _callable)
+    #: Paths of attributes or callables that lead to a caller's customer, a row of the project; the first one counts.
+    CUSTOMER = Entry(None, values.customers)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
-    #: The identities that no caller can choose, besides user, ip, api_key and session.
+    #: The identities that no caller can choose, besides user, ip, api_key, customer and session.
     TRUSTED_IDENTITIES = Entry((), values.trusted_identities)
     #: The identities of the body whose values differ in case, too.
     EXACT_FIELDS = Entry((), values.fields_of_bodies)
@@ -220,7 +229,7 @@ class Settings:
     #: Days for which usage is kept, by granularity, and of callers, addresses in it, and versions; None = forever.
     RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
-    REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)
+    REVEAL = Entry(["user", "ip", "api_key", "host", "customer"], _revealed)
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""

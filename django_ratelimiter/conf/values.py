@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, TypeVar
@@ -15,6 +15,10 @@ T = TypeVar("T")
 
 #: The pattern of a dotted path.
 DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
+
+#: What attributes of a caller can be read from, and with its customer; see `is_attribute_path`.
+CALLERS: Final = ("user", "api_key")
+SUBJECTS: Final = (*CALLERS, "customer")
 
 #: The families of response fields that are sent.
 HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
@@ -181,6 +185,25 @@ def _is_dotted(path: Any) -> bool:
     return isinstance(path, str) and re.fullmatch(DOTTED, path) is not None
 
 
+def is_attribute_path(path: str, subjects: Sequence[str] = SUBJECTS) -> bool:
+    """Return whether this is a path of attributes, such as "user.profile.plan", and not the dotted path of a callable.
+
+    subjects: what it can begin with.
+    """
+    return path.partition(".")[0] in subjects
+
+
+_customer_paths: Final = list_of(
+    lambda path: path in CALLERS or _is_dotted(path),
+    'None, a path such as "user.account", the dotted path of a callable, or a list of these',
+)
+
+
+def customers(value: Any) -> tuple[str, ...]:
+    """Return the paths that lead to a caller's customer; none if there are no customers."""
+    return _customer_paths([] if value is None else [value] if isinstance(value, str) else value)
+
+
 def _are_identities(value: Any) -> bool:
     return isinstance(value, dict) and all(
         is_identity(name) and name not in IDENTITIES and ":" not in name and _is_dotted(path)
@@ -189,7 +212,7 @@ def _are_identities(value: Any) -> bool:
 
 
 identities: Final = checked(
-    'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables',
+    f'a dict such as {{"tenant": "shop.limits.tenant_of"}}: names other than {", ".join(IDENTITIES)}, and dotted paths',
     _are_identities,
     dict[str, str],
 )

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..databases import spelled
+from ..databases import pk_of, spelled
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
@@ -63,10 +63,9 @@ def by_key(pk: Any) -> str:
 
 
 def _of_key(text: str) -> Any:
-    try:
-        return get_user_model()._default_manager.filter(pk=own_pk(text)).first()
-    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
-        return None
+    users = get_user_model()
+    pk = pk_of(users, own_pk(users, text))
+    return None if pk is None else users._default_manager.filter(pk=pk).first()
 
 
 def _of_name(text: str) -> Any:
@@ -77,7 +76,7 @@ def _of_name(text: str) -> Any:
         return None
 
 
-KINDS: Final = ("user", "api_key", "ip", "partition")
+KINDS: Final = ("user", "api_key", "ip", "customer", "partition")
 
 #: Longer texts are never valid.
 MAX_TEXT: Final = 1_000
@@ -212,6 +211,8 @@ class Caller:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
         if self.kind == "user":
             return _("user %s") % self.value
+        if self.kind == "customer":
+            return _("customer %s") % self.value
         labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
         return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
@@ -265,8 +266,8 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
         return "user", by_key(name.value)
     if name.kind == "api_key":
         return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{name.value}"
-    if name.kind == "ip":
-        return "ip", name.value
+    if name.kind in ("ip", "customer"):
+        return name.kind, name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
     return None if any(map(is_secret, partition_names(text))) else ("partition", text)
 

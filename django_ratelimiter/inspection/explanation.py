@@ -249,7 +249,7 @@ def _is_unknown(question: Question, is_anybody: bool, is_unchecked: bool, name: 
     """
     if name in question.identities:
         return False
-    if is_anybody or (name == "user" and is_unchecked):
+    if is_anybody or (name in ("user", "customer") and is_unchecked):
         return True
     if is_address(name):
         return not question.ip

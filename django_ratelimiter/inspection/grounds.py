@@ -92,7 +92,8 @@ def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
     assignments, entries = _assignments(caller, digests), _entries(caller, digests)
     entitlement, tier = _granted(caller, rules, assignments)
     records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
-    applies = records.lookup(caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by)
+    whom, own = (caller.address, caller.user_id, caller.api_key), caller.known.get("customer")
+    applies = records.lookup(*whom, digests_of=caller.digests_by, customer=own)
     return Grounds(entitlement, tier, assignments, entries, row_of(applies))
 
 
@@ -117,7 +118,7 @@ def _granted(
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
-    is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
+    is_anonymous = not {"user", "customer"} & caller.known.keys() and not caller.api_key and caller.kind != "digest"
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
     tier = TierExplanation.of(entitlement, reasons, rows)
     if caller.kind == "digest" and rules.tiers and tier.kind in ("default", "none"):
@@ -165,7 +166,8 @@ def _networks(address: str | None) -> Iterator[str]:
 
 def _entries(caller: Caller, digests: Iterable[str]) -> list[AccessEntry]:
     subjects = [Q(kind="ip", value__in=list(_networks(caller.address)))] if caller.address else []
-    for kind, value in (("user", caller.user_id), ("api_key", caller.api_key)):
+    values = ("user", caller.user_id), ("api_key", caller.api_key), ("customer", caller.known.get("customer"))
+    for kind, value in values:
         if value is not None:
             subjects.append(Q(kind=kind, value=value))
     subjects.append(Q(kind="digest") & _ending_in("value", digests))

@@ -172,6 +172,8 @@ def names_caller(question: Question) -> bool:
 
 def _asked_of_caller(name: Name) -> dict[str, Any]:
     """Return the data for a question about this caller."""
+    if name.kind == "customer":
+        return {"identities": {name.kind: name.value}}
     if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}

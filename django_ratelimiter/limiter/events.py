@@ -1,6 +1,7 @@
 """Log records and signals about decisions.
 
 No record contains a value that identifies a caller, such as an address or a key: the partition is logged as its alias.
+Only a customer has its label there, which the project chooses.
 The path is not logged either, because a rule can be split by a part of it.
 """
 
@@ -83,11 +84,13 @@ _reached = NotificationDedup()
 _denied = NotificationDedup()
 
 
-async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
+async def send_events(
+    io: IO, request: HttpRequest, identity: Identity | None, latest: Decision, decision: Decision
+) -> None:
     """Log and signal what one call decided for a request. decision: merged from all calls for it."""
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
-            _log_rejection(decision)
+            _log_rejection(decision, identity)
         proxy = None if latest.degraded else untrusted.examine(request, latest.rejection.by)
         if proxy is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
@@ -95,7 +98,7 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            extra = _extra(decision, result, result.digest, result.reference)
+            extra = _extra(decision, result, result.digest, result.reference, identity)
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=extra)
             if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
                 await io.send(soft_limit_exceeded, Result, request=request, result=result)
@@ -123,6 +126,7 @@ def log_denied(identity: Identity, record: AccessRecord) -> None:
     by, who = found
     if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
         extra = {"entry": record.pk, "identity": "|".join(by), "partition": whole(who)}
+        extra["customer"] = identity.customer_label
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
 
 
@@ -146,7 +150,7 @@ async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
         return True
 
 
-def _log_rejection(decision: Decision) -> None:
+def _log_rejection(decision: Decision, identity: Identity | None) -> None:
     """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
     rejection = decision.rejection
     by = rejection.by
@@ -154,7 +158,7 @@ def _log_rejection(decision: Decision) -> None:
     args = names, _why(decision) if decision.degraded else ""
     make = logging.getLogRecordFactory()
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
-    record.__dict__.update(_extra(decision, rejection.binding, rejection.digest, rejection.reference))
+    record.__dict__.update(_extra(decision, rejection.binding, rejection.digest, rejection.reference, identity))
     logger.handle(record)
 
 
@@ -167,12 +171,19 @@ def _why(decision: Decision) -> str:
     return ""
 
 
-def _extra(decision: Decision, of: Result | Owner | None, digest: str | None, reference: str | None) -> dict[str, Any]:
+def _extra(
+    decision: Decision,
+    of: Result | Owner | None,
+    digest: str | None,
+    reference: str | None,
+    identity: Identity | None,
+) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
     return {
         "rule": of and of.rule.slug,
         "tier": of and of.tier and of.tier.slug,
         "partition": digest and whole(digest),
+        "customer": identity and identity.customer_label,
         "version": decision.version.number,
         "reference": reference,
     }

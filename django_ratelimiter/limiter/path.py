@@ -71,7 +71,7 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         refunds.current_request.set(ref(http))
         if latest.leases:
             refunds.on_request_closed(http, partial(refunds.release, decision=latest))
-    await events.send_events(io, http, latest, decision)
+    await events.send_events(io, http, request.identity, latest, decision)
     return decision
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from ..conf import has_identity, settings
+from ..customers import value_of
 from ..engine.base import Charge
 from ..exceptions import RulesUnavailable, StaleRules
 from ..identity import Identity, digest, meta_name, session_value
@@ -73,7 +74,8 @@ def _values_of(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
             request.META[meta_name(settings.API_KEY_HEADER)] = value
             identity.assume(name, identity.value(name) or value)
         else:
-            identity.assume(name, session_value(value) or "" if hasattr(value, "session_key") else str(value))
+            own = session_value(value) or "" if hasattr(value, "session_key") else str(value)
+            identity.assume(name, value_of(value) if name == "customer" and hasattr(value, "pk") else own)
     values = {name: identity.value(name) for name in given}
     if missing := [name for name, value in values.items() if value is None]:
         raise ValueError(f"reset: {', '.join(missing)} must be the value of a caller, not {given[missing[0]]!r}.")

@@ -116,8 +116,8 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('action', models.CharField(choices=[('allow', 'allow: skip all rules'), ('deny', 'deny: every request is rejected (403)')], default='deny', max_length=16, verbose_name='action')),
-                ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key'), ('digest', 'digest of a caller')], max_length=16, verbose_name='kind')),
-                ('value', models.CharField(help_text='An address or network, the primary key of a user, the SHA-256 digest of an API key in hex, or what rules count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='value')),
+                ('kind', models.CharField(choices=[('ip', 'address or network'), ('user', 'user'), ('api_key', 'API key'), ('digest', 'digest of a caller'), ('customer', 'customer')], max_length=16, verbose_name='kind')),
+                ('value', models.CharField(help_text='An address or network, the primary key of a user or customer, the SHA-256 digest of an API key in hex, or what rules count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='value')),
                 ('expires_at', models.DateTimeField(blank=True, help_text='Empty = no end.', null=True, verbose_name='until')),
                 ('reason', models.CharField(blank=True, help_text='For operators.', max_length=200, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='reason')),
             ],

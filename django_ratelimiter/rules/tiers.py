@@ -9,8 +9,9 @@ from functools import lru_cache, reduce
 from inspect import isawaitable
 from ipaddress import ip_network
 from operator import or_
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.core.signals import setting_changed
@@ -18,11 +19,14 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from .. import customers, plans
 from ..conf import settings
+from ..conf.values import is_attribute_path
+from ..customers import Customer
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, row_key, user_pk
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -31,6 +35,8 @@ from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
 from .ttl_cache import CallerCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
+
+T = TypeVar("T")
 
 _ONE: Final = Decimal(1)
 _NONE: Final = (None, None, None)
@@ -52,6 +58,17 @@ Note = Callable[[Reason, int], object]
 #: What TIER_RESOLVER says of a caller: the slug of a tier, and when the caller's months begin.
 KnownPlan = tuple[str | None, Anchor | None]
 NO_PLAN: Final[KnownPlan] = None, None
+
+
+class KnownCustomer(NamedTuple):
+    """What CUSTOMER says of a caller. plan: of the customer, if TIER_RESOLVER is a path of its attributes."""
+
+    customer: Customer | None
+    plan: KnownPlan = NO_PLAN
+
+
+#: CUSTOMER has not answered.
+UNREAD_CUSTOMER: Final = KnownCustomer(None)
 
 #: Returns a caller's partition by these names; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
@@ -121,9 +138,19 @@ def entitlement_for(
         found = _callers.get((user_id, api_key))
     if partition_of is not None and ((partitions := _partitions.get()).names or partitions.digests):
         found = (*found, *_assigned_partitions(partition_of, partitions))
-    plan = NO_PLAN if settings.TIER_RESOLVER is None else _plans.get(user_id, api_key, read)
-    is_anonymous = user_id is None and api_key is None
+    plan = NO_PLAN if settings.TIER_RESOLVER is None else _known_plan(user_id, api_key, read)
+    is_anonymous = user_id is None and api_key is None and not (settings.CUSTOMER and read("customer"))
     return granted(rules, found, plan, note, is_anonymous=is_anonymous)
+
+
+def _known_plan(user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> KnownPlan:
+    if _is_of_customer(settings.TIER_RESOLVER):
+        return customers_of.get(user_id, api_key, read).plan
+    return _plans.get(user_id, api_key, read)
+
+
+def _is_of_customer(path: str | None) -> bool:
+    return path is not None and is_attribute_path(path, ("customer",))
 
 
 def known_entitlement(rules: RuleSet, values: Mapping[str, str], api_key: str | None) -> Entitlement:
@@ -190,7 +217,7 @@ def find_api_key(raw: str) -> str | None:
 
 def forget() -> None:
     """Drop the cached assignments."""
-    for remembered in (_callers, _keys, _plans, _resolved_keys, _partitions):
+    for remembered in (_callers, _keys, _plans, customers_of, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -336,16 +363,33 @@ def find_plan(identity: CallerIdentity) -> KnownPlan:
 def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
     """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
     path = settings.TIER_RESOLVER
-    if path is None:
-        return NO_PLAN
+    return NO_PLAN if path is None else _read_answer("TIER_RESOLVER", lambda: plans.answer_of(path, identity), plan_of)
 
-    async def awaited_plan() -> KnownPlan:
-        with _own_code("TIER_RESOLVER"):
-            return plan_of(await answer)
 
+def _ask_for_customer(identity: CallerIdentity) -> KnownCustomer | Awaitable[KnownCustomer]:
+    """Return what CUSTOMER says of this caller; the awaitable of it if that is a coroutine."""
+    return _read_answer("CUSTOMER", lambda: plans.customer_answer(identity), _known_customer)
+
+
+def _known_customer(row: Any) -> KnownCustomer:
+    """Return what is kept of the row of a customer."""
+    customer, path = customers.of_row(row), settings.TIER_RESOLVER
+    if customer is None or path is None or not _is_of_customer(path):
+        return KnownCustomer(customer)
     with _own_code("TIER_RESOLVER"):
-        answer = answer_of(path, identity)
-        return awaited_plan() if isawaitable(answer) else plan_of(answer)
+        return KnownCustomer(customer, plan_of(attribute_of(row, path.split(".")[1:])))
+
+
+def _read_answer(setting: str, ask: Callable[[], Any], read: Callable[[Any], T]) -> T | Awaitable[T]:
+    """Return what `read` makes of an answer of the project's code; the awaitable of it if that is one."""
+
+    async def read_awaited() -> T:
+        with _own_code(setting):
+            return await sync_to_async(read)(await answer)  # it may ask the database
+
+    with _own_code(setting):
+        answer = ask()
+        return read_awaited() if isawaitable(answer) else read(answer)
 
 
 @contextmanager
@@ -353,6 +397,8 @@ def _own_code(setting: str) -> Iterator[None]:
     """Raise OwnCodeFailed for what the project's code raises."""
     try:
         yield
+    except OwnCodeFailed:  # of another setting
+        raise
     except InvalidPlan as error:
         raise OwnCodeFailed(f"RATELIMITER['{setting}'] {error}.") from None
     except Exception as error:
@@ -370,6 +416,8 @@ def _has_form(raw: str) -> bool:
 
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
 _plans = IdentityCache(_ask_for_plan, NO_PLAN, "The plan of a caller")
+#: The customers of callers, and their plans if TIER_RESOLVER reads them.
+customers_of = IdentityCache(_ask_for_customer, UNREAD_CUSTOMER, "The customer of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")

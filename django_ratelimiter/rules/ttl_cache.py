@@ -259,6 +259,11 @@ class IdentityCache(_Cache[Found]):
             return self._renew(user_id, api_key, read)
         return known[1]
 
+    def cached(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
+        """Return the value of the caller as far as it is known. Nothing is called."""
+        known = self._known(user_id, api_key, read)
+        return self._otherwise if known is None else known.value
+
     def forget(self) -> None:
         super().forget()
         #: Answers by user, API key and the values of these names.
@@ -327,7 +332,7 @@ class IdentityCache(_Cache[Found]):
 
     def _keep(self, identity: CallerIdentity, entry: _Entry[Found]) -> None:
         names = tuple(identity.names)
-        key = (identity.user_id, identity.api_key_hash, *map(identity.value, names))
+        key = (identity.user_id, identity.api_key_hash, *map(identity.read, names))
         if sum(len(entries) for _, entries in self._cached) >= CACHE_SIZE or len(self._cached) > MAX_NAMES:
             self._cached = ()
         for known, entries in self._cached:

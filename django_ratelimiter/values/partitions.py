@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Final
 
 #: Identities with short values, which nobody can send for another caller.
-PROVEN: Final = ("user", "ip", "api_key", "session")
+PROVEN: Final = ("user", "ip", "api_key", "customer", "session")
 #: Identities that rules can be split by, besides those in `is_identity`.
 IDENTITIES: Final = (*PROVEN, "host")
 #: Identities of which a rule by one alone can count every caller exactly.
@@ -46,7 +46,7 @@ def is_address(name: str) -> bool:
 
 def may_need_user(name: str) -> bool:
     """Return whether the value of this name may depend on the logged-in user, as with a project's own code."""
-    return name == "user" or (name not in IDENTITIES and name.isidentifier())
+    return name in ("user", "customer") or (name not in IDENTITIES and name.isidentifier())
 
 
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:

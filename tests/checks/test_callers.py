@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from django.test import override_settings
 
 from django_ratelimiter.checks import callers, views
 from django_ratelimiter.checks.common import SYMPTOMS
+from django_ratelimiter.conf import has_identity
+from django_ratelimiter.models import Rule
 
 from ..making import make_rule
 from .test_checks import ids
@@ -21,7 +25,9 @@ def ratelimiter(**entries: Any) -> Any:
 @pytest.mark.parametrize(
     "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
 )
-@pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
+@pytest.mark.parametrize(
+    "entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "RESPONSE", "IDENTITIES"]
+)
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
         messages = callers.check_callables()
@@ -47,6 +53,7 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         ("user.groups.name", "auth.User.groups is a manager of many rows."),
         ("user.pk", ""),  # a property: only its value says more
         ("api_key.plan", "without API_KEY_RESOLVER, an API key has no attributes."),
+        ("customer.plan", "without CUSTOMER, no caller has a customer."),
     ],
 )
 def test_paths_that_give_no_caller_a_tier(path: str, wrong: str) -> None:
@@ -67,6 +74,45 @@ def test_paths_through_relations() -> None:
         assert "auth.User has no slug." in found.msg
     with ratelimiter(TIER_RESOLVER="api_key.plan", API_KEY_RESOLVER="tests.rules.test_plans.key_of"):
         assert callers.check_plan_path() == []
+
+
+@pytest.mark.parametrize(
+    ("paths", "wrong"),
+    [
+        ("user.account", "auth.User has no attribute account."),
+        ("user.groups.plan", "auth.User.groups is a manager of many rows."),
+        ("api_key.account", "without API_KEY_RESOLVER, an API key has no attributes."),
+        (
+            ["tests.identity.test_customers.customer_of", "tests.identity.test_customers.key_of"],
+            "auth.User is not auth.Group.",
+        ),
+        ("tests.identity.test_customers.customer_of", ""),
+        ("no.such.function", ""),  # another check names it
+    ],
+)
+def test_paths_that_give_no_caller_a_customer(paths: Any, wrong: str) -> None:
+    with ratelimiter(CUSTOMER=paths):
+        found = callers.check_customer_paths()
+        assert ids(found) == ["E013"] * bool(wrong)
+        assert all(wrong in each.msg for each in found)
+
+
+def test_a_path_of_attributes_that_is_a_function_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "customer", SimpleNamespace(plan_of=ids))
+    own = "tests.identity.test_customers.customer_of"
+    with ratelimiter(TIER_RESOLVER="customer.plan_of", CUSTOMER=own):
+        [found] = callers.check_plan_path()
+        assert "customer.plan_of is also a function of your project" in found.msg
+    with ratelimiter(TIER_RESOLVER="customer.name", CUSTOMER="customer.plan_of"):  # it may come from a function there
+        assert callers.check_plan_path() == callers.check_customer_paths() == callers.check_callables() == []
+
+
+def test_customers_of_an_unknown_model() -> None:
+    for path, fires in (("told", True), ("customer_of", False)):
+        with ratelimiter(CUSTOMER=f"tests.identity.test_customers.{path}"):
+            assert ids(callers.check_customer_model()) == ["W029"] * fires
+    with ratelimiter():
+        assert callers.check_customer_model() == []
 
 
 @pytest.mark.parametrize(
@@ -220,7 +266,13 @@ def test_chosen_values_that_are_kept_for_weeks_are_told(
 @pytest.mark.django_db
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
-    assert ids(callers.check_identities()) == ["W008"]
+    make_rule("customers", partition_by=["customer"])
+    assert ids(callers.check_identities()) == ["W008", "W008"]
+    with ratelimiter(CUSTOMER="user.account"):
+        assert ids(callers.check_identities()) == ["W008"]
+        assert has_identity("customer")
+    assert not has_identity("customer")
+    Rule.objects.filter(slug="customers").delete()
     with ratelimiter(IDENTITIES={"tenant": "tests.identity.test_values.tenant_of"}):
         assert callers.check_identities() == []
 

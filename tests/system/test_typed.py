@@ -200,7 +200,7 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
         assert worker.running, worker.output
 
 
-#: The views of the shop that has plans, and its resolvers with a note of their calls.
+#: The views of the shop that has plans, and its resolver with a note of its calls.
 URLS = """
 from django.http import HttpResponse
 from django.urls import path
@@ -208,11 +208,6 @@ from django.urls import path
 from shop import limits
 
 called = []
-
-
-def plan_of(identity):
-    called.append(identity.user_id or identity.api_key.pk)
-    return limits.plan_of(identity)
 
 
 async def aplan_of(identity):
@@ -255,12 +250,12 @@ UVICORN = "uvicorn mysite.asgi:application --lifespan off --log-level warning --
 
 def test_each_customer_has_the_limits_of_the_plan(reader: Reader) -> None:
     follow(reader, f"## {PLANS_HEADING}")
-    reader.add("mysite/settings.py", PLANS)
-    reader.add("mysite/urls.py", URLS, "w")
-    reader.add(
-        "shop/limits.py",
-        "\n".join(blocks(section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python")),
+    settings, code = blocks(
+        section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python"
     )
+    reader.add("mysite/settings.py", settings + PLANS)
+    reader.add("mysite/urls.py", URLS, "w")
+    reader.add("shop/limits.py", code)
     reader.add("ratelimits.yaml", SITE_RULE)
     reader.shell("python manage.py ratelimit apply ratelimits.yaml")
     free, pro, session = reader.shell(f"python manage.py shell -v 0 -c '{DATA}'").split()
@@ -273,7 +268,7 @@ def test_each_customer_has_the_limits_of_the_plan(reader: Reader) -> None:
 
     for server, resolver, calls, site in (
         (GUNICORN, "api_key.plan", "0", "30"),
-        (GUNICORN, "mysite.urls.plan_of", "3", "60"),
+        (GUNICORN, "customer.plan", "0", "60"),
         (UVICORN, "mysite.urls.aplan_of", "3", "60"),
     ):
         port = free_port()

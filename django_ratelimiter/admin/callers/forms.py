@@ -149,6 +149,9 @@ class NewAccessEntryForm(AccessEntryForm):
         help_text=gettext_lazy("The login name, or the primary key as “id:42”."),
     )
     api_key = _api_key_field()
+    customer = forms.CharField(
+        label=gettext_lazy("Customer (primary key)"), required=False, widget=AdminTextInputWidget
+    )
     digest = forms.CharField(
         label=gettext_lazy("Digest"),
         required=False,

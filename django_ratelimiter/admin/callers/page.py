@@ -78,6 +78,7 @@ KIND_LABELS: Final = {
     "user": gettext_lazy("user (primary key or login name)"),
     "api_key": gettext_lazy("API key (or its hash)"),
     "ip": gettext_lazy("IP address"),
+    "customer": gettext_lazy("customer (primary key)"),
     "partition": gettext_lazy("partition, such as header:X-Org=acme"),
     "digest": gettext_lazy("digest, from a report"),
     "reference": gettext_lazy("reference of a rejection, such as export#eJL8d1F2"),
@@ -237,6 +238,7 @@ def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
+    labels["customer"] = _("Customer %s")
     if caller.kind == "api_key":
         return labels["api_key"] % name
     if caller.is_everybody:

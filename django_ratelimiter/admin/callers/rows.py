@@ -99,7 +99,8 @@ def _assigned_to(caller: Caller, entry: tuple[str, str] | None) -> dict[str, str
 
 def _entry_of(caller: Caller) -> tuple[str, str] | None:
     """Return kind and value of an entry that names exactly this caller; `None` = there can be none."""
-    value = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
+    own = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}
+    value = {**own, "customer": caller.known.get("customer")}.get(caller.kind)
     if value is not None:
         return caller.kind, value
     ways = [] if caller.is_everybody or caller.is_nobody or caller.is_unreadable else _ways_of(caller)

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from ...customers import is_configured
 from ...databases import is_beside_users
 from ...inspection.references import PERMISSION
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
@@ -167,7 +168,8 @@ class AccessEntryAdmin(CallerRowAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
-        whom = {"fields": ("ip", "user", "api_key", "digest"), "description": _("Fill in exactly one.")}
+        own = ("customer",) if is_configured() else ()
+        whom = {"fields": ("ip", "user", "api_key", *own, "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

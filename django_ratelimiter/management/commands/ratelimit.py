@@ -277,6 +277,7 @@ def _add_caller(command: ArgumentParser) -> Any:
         "--api-key", help="An API key, or its SHA-256 in hex, which keeps the key out of the shell's history."
     )
     who.add_argument("--ip", help="An IP address.")
+    who.add_argument("--customer", help="The primary key of a customer.")
     who.add_argument("--session", help="A session key.")
     who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
     return who

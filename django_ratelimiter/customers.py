@@ -1,0 +1,133 @@
+"""Customers: the project's own rows behind callers, such as accounts or firms. The setting CUSTOMER leads to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from inspect import isfunction
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+from django.contrib.auth import get_user_model
+from django.db.models import Model
+from django.db.models.fields.related_descriptors import ReverseManyToOneDescriptor
+from django.utils.module_loading import import_string
+
+from . import tenants
+from .conf import settings
+from .conf.values import CALLERS, is_attribute_path
+from .databases import pk_of
+from .logs import logger
+from .values.terminal import without_controls
+
+#: Maximum length of labels.
+MAX_LABEL: Final = 200
+
+
+class Customer(NamedTuple):
+    """What is kept of a customer's row.
+
+    value: what rules count by, its primary key as text, see `tenants.key_of`. label: its `str()`. model: its label,
+    such as "shop.Account".
+    """
+
+    value: str
+    label: str
+    model: str
+
+
+def is_configured() -> bool:
+    """Return whether the project names its customers."""
+    return bool(settings.CUSTOMER)
+
+
+def customer_model() -> type[Model] | None:
+    """Return the model of the project's customers; `None` = it cannot be told from the code, or there are several."""
+    found = {model_at(path)[0] for path in settings.CUSTOMER} - {None}
+    return found.pop() if len(found) == 1 else None
+
+
+def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] | None, str]:
+    """Return the model whose rows a path gives, and why it can give nothing. `None` and "" = it cannot be told.
+
+    path: attributes, which are followed over relations, or a callable, of which the return annotation counts.
+    subjects: what paths of attributes begin with.
+    """
+    if not is_attribute_path(path, subjects):
+        with suppress(ImportError):
+            return _annotated(import_string(path)), ""
+        return None, ""
+    subject, *names = path.split(".")
+    model: Any = get_user_model() if subject == "user" else None
+    if subject == "api_key":
+        if settings.API_KEY_RESOLVER is None:
+            return None, "without API_KEY_RESOLVER, an API key has no attributes."
+        model, _ = model_at(settings.API_KEY_RESOLVER, ())
+    elif subject == "customer":
+        if not is_configured():
+            return None, "without CUSTOMER, no caller has a customer."
+        model = customer_model()
+    for name in names if model else ():
+        known, label = getattr(model, name, None), model._meta.label
+        if known is None and not hasattr(model, "__getattr__"):
+            return None, f"{label} has no attribute {name}."
+        if isfunction(known) or isinstance(known, ReverseManyToOneDescriptor):
+            return None, f"{label}.{name} is {'a method' if isfunction(known) else 'a manager of many rows'}."
+        relation = getattr(known, "related", None) or getattr(known, "field", None)
+        if relation is None or not relation.is_relation:
+            return _annotated(getattr(known, "fget", None)) if name == names[-1] else None, ""
+        model = relation.related_model
+    return model, ""
+
+
+def _annotated(function: Callable[..., Any] | None) -> type[Model] | None:
+    """Return the model of the rows that a function returns by its annotation, such as `-> Account | None`."""
+    try:
+        hint = get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):  # a name that is not imported; no function
+        return None
+    found = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Model)]
+    return found[0] if len(found) == 1 else None
+
+
+def customer_of(identity: Any) -> Customer | None:
+    """Return the customer of a `plans.CallerIdentity`, without a cache. Raises whatever the project's code raises."""
+    return of_row(identity.customer)
+
+
+def of_row(row: Any) -> Customer | None:
+    """Return the customer of a row. Any other object is an error in the log, and counts as missing."""
+    if row is None:
+        return None
+    model = customer_model()
+    if not isinstance(row, (model and model._meta.concrete_model) or Model) or row.pk is None:
+        wanted = model._meta.label if model else "a model"
+        logger.error("CUSTOMER led to a %s, not to a stored row of %s; it is missing.", type(row).__name__, wanted)
+        return None
+    return Customer(value_of(row), label_of(row), (model or type(row))._meta.label)
+
+
+def value_of(row: Model) -> str:
+    """Return what rules by customer count this row by."""
+    return tenants.key_of(type(row), row.pk)
+
+
+def label_of(row: Model) -> str:
+    """Return the name of a customer for people."""
+    return without_controls(str(row))[:MAX_LABEL]
+
+
+def row_of(value: str) -> Model | None:
+    """Return the row of a customer by its value; `None` = it was deleted, or never one."""
+    return next(iter(_rows_of([value])), None)
+
+
+def labels(values: Collection[str]) -> dict[str, str]:
+    """Return the current labels of these customers, with at most one query; those of deleted rows are missing."""
+    return {value_of(row): label_of(row) for row in _rows_of(values)}
+
+
+def _rows_of(values: Collection[str]) -> Iterable[Model]:
+    model = customer_model()
+    keys = [pk_of(model, tenants.own_pk(model, value)) for value in values] if model else []
+    found = [key for key in keys if key is not None]
+    return model._default_manager.filter(pk__in=found) if model and found else ()
