@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
+from django.db import connection
 from django.db.models import Sum
 from django.test import RequestFactory, override_settings
+from django.test.utils import CaptureQueriesContext
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
@@ -28,6 +32,7 @@ from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.times import now
 from tests.making import MakeRule
+from tests.pages import PAGES, blocks, section
 from tests.usage.test_one_outcome import outage
 
 Check = Callable[..., Decision]
@@ -268,3 +273,34 @@ def test_old_usage_of_callers_and_of_addresses_is_deleted(old_rows: Any) -> None
     assert sorted(CallerUsage.objects.values_list("identity", flat=True)) == ["", "ip", "user"]
     with override_settings(RATELIMITER={"RETENTION": {"callers": 30, "addresses": None}}):
         assert prune() == 3
+
+
+@pytest.mark.django_db
+def test_recipe_makes_an_invoice_and_a_view_for_programs(admin_user: User) -> None:
+    names: dict[str, Any] = {}
+    for recipe in blocks(section(PAGES["docs/howto/recipes.md"], "## An invoice"), "python"):
+        exec(recipe, names)
+    start = datetime(2026, 10, 14, 22, tzinfo=UTC)  # the 15th in Berlin
+    for hour, customer in ((-1, "7"), (0, "7"), (743, "7"), (744, "7"), (5, "8")):
+        row = {"rule_slug": "orders", "identity": "customer", "value": customer, "hour": start + timedelta(hours=hour)}
+        CallerUsage.objects.create(**row, allowed=2, units=5)
+    found = [*names["invoice"](SimpleNamespace(pk=7), start, start + timedelta(days=31))]
+    assert found == [{"rule_slug": "orders", "requests": 4, "used": 10}]
+    request = RequestFactory().get("/usage/")
+    request.user = admin_user
+    rows = names["CallerUsageViewSet"].as_view({"get": "list"})(request).data
+    assert [(row["value"], row["units"]) for row in rows if row["value"] == "8"] == [("8", 5)]
+    assert len(rows) == 5
+
+
+@pytest.mark.django_db(transaction=True)
+def test_collection_reads_and_writes_callers_in_bulk(make_rule: MakeRule, redis_client: redis.Redis) -> None:
+    engine: Any = backend.get_engine()
+    for caller in range(500):
+        engine.check([exact("a", f"user:{caller}")], now_us=10**15)
+    redis_client.config_resetstat()
+    with CaptureQueriesContext(connection) as queries:
+        collect_now()
+    assert sum("callerusage" in query["sql"] for query in queries) <= 500 / 80 + 5
+    assert redis_client.info("commandstats")["cmdstat_hscan"]["calls"] <= 2
+    assert CallerUsage.objects.filter(identity="user", allowed=1).count() == 500
