@@ -6,14 +6,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, TypeVar, overload
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
-from ..engine import usage
 from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..engine.limits import whole_units
+from ..engine.usage import label_of
 from ..exceptions import LimitExceeded
 from ..logs import logger
-from ..rules.inline import label_of
 from ..signals import quota_reached
 from . import fallback
 from .charges import InlineRule, limit_request
@@ -157,10 +156,7 @@ class MeteredCost:
             results = [result for result in self._results if result.verdict and result.local is local]
             verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
-            owned = [
-                each.charge._replace(usage=label_of(*own[:2])) for own, each in zip(results, verdicts, strict=True)
-            ]
-            labels = set(map(usage.label_of, owned)) - {None}
+            labels = {label_of(each.charge) for each in fallback.labelled(results)} - {None}
             call = Call.of(charges)
             call.settled = {str(label): cost for label in labels}
             try:

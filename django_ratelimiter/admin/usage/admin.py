@@ -55,7 +55,8 @@ def usage_rule_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
 
 def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the top callers over all rules; of this month, unless a period is given."""
-    choose_month(request)
+    if "period" not in request.GET:
+        request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
     context = {"periods": choices(request), **top_context(Viewer(request), _report(request, None))}
     return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
@@ -103,12 +104,6 @@ def _is_known(slug: str) -> bool:
     )
 
 
-def choose_month(request: HttpRequest) -> None:
-    """Choose this month, unless the request has a period."""
-    if "period" not in request.GET:
-        request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
-
-
 DEFAULT: Final = "24h"
 
 #: The periods to choose from, with their lengths; `None` = a month of the calendar.
@@ -140,11 +135,10 @@ def day_in(request: HttpRequest) -> int:
     return int(day) if re.fullmatch("[1-9]|[12][0-9]|3[01]", day) else 1
 
 
-def choices(request: HttpRequest, *, only_months: bool = False) -> Iterator[tuple[str, Any, bool]]:
+def choices(request: HttpRequest) -> Iterator[tuple[str, Any, bool]]:
     """Yield the periods to choose from, as URL, label, and whether it is chosen."""
-    for name, (label, length) in PERIODS.items():
-        if length is None or not only_months:
-            yield report_url(request, period=name), label, name == _name_in(request)
+    for name, (label, _length) in PERIODS.items():
+        yield report_url(request, period=name), label, name == _name_in(request)
 
 
 def _name_in(request: HttpRequest) -> str:
@@ -167,7 +161,7 @@ def period_context(viewer: Viewer, period: Period, rule: str | None) -> dict[str
         "span": period,
         "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
         "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
-        "callers_url": report_url(request, "usage_callers", period=None, tier=None, by=None, identity=None),
+        "callers_url": report_url(request, "usage_callers", tier=None, by=None, identity=None),
         "has_exact": Rule.objects.filter(exact_usage=True, **({"slug": rule} if rule else {})).exists(),
         "fresh": fresh,
         "arrived": ago(fresh.collected_at) if fresh.collected_at else "",

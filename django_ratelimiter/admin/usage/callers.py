@@ -23,7 +23,6 @@ MAX_NAMED: Final = 1_000
 
 def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the callers of a rule with exact usage, and one of them by day; 404 if no rule has any."""
-    reports.choose_month(request)
     rule, order = _asked(request)
     viewer, period, one = Viewer(request), reports.period_of(request), alias_of(request.GET.get("caller", ""))
     rows = callers.rows_of(rule, period)
@@ -32,7 +31,7 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     rules = Rule.objects.filter(exact_usage=True).values_list("slug", "name")
     context = {
         **reports.period_context(viewer, period, rule),
-        "periods": reports.choices(request, only_months=True),
+        "periods": reports.choices(request),
         "day": reports.day_in(request),
         "rule": rule,
         "rules": [(reports.report_url(request, rule=each, caller=None), name, each == rule) for each, name in rules],
@@ -75,7 +74,9 @@ def rows_of_file(request: HttpRequest) -> list[dict[str, Any]]:
         names |= names_in_words(request.user, [caller for caller, *_rest in found[place : place + MAX_NAMED]])
     return [
         {
-            "rule_slug": rule, "caller": names.get(caller, caller), "identity": identity,
+            "rule_slug": rule,
+            "caller": names.get(caller, caller),
+            "identity": identity,
             "value": value if caller in names or not identity else "",
             **{name: getattr(figures, name) for name in CallerUsage.COUNTS},
         }

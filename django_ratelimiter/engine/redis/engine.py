@@ -34,7 +34,7 @@ from .connections.faults import explain
 from .connections.server import Handshake, Server
 from .connections.transport import Transport
 from .core import RedisCore
-from .packing import CALLERS, RECENT, text_of
+from .packing import RECENT, text_of
 from .partition_stats import RedisPartitions
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class RedisEngine(RedisCore):
             with client.pipeline(transaction=True) as pipeline:
                 pipeline.unlink(f"{self.prefix(shard)}batch:{batch}")
                 pipeline.srem(f"{self.prefix(shard)}batches", batch)
-                pipeline.hdel(f"{self.prefix(shard)}{RECENT}", CALLERS)
+                pipeline.hdel(f"{self.prefix(shard)}{RECENT}", "callers\n")  # those that wait, see count.lua
                 pipeline.execute()
 
         self._run(shard, drop)

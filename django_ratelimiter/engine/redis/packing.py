@@ -5,7 +5,7 @@ Calls with holes for partitions are packed once a minute for all callers of a te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from random import getrandbits
 from struct import pack
@@ -48,9 +48,6 @@ def text_of(name: str | bytes) -> str:
 #: The key of a shard's open minutes and recent rejections, without its prefix.
 RECENT: Final = "recent"
 
-#: The number of callers that wait in a shard, in the same hash.
-CALLERS: Final = "callers\n"
-
 #: An empty word.
 EMPTY: Final = bulk_string(b"")
 
@@ -90,10 +87,9 @@ def packed_of(template: CallTemplate) -> Packed:
     return template.packed
 
 
-def packed_field(charges: Iterable[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
+def packed_field(charges: Sequence[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
     """Return the field that counts these charges in this minute if all are allowed, packed. so_far: see `Call`."""
-    lines = usage.lines_of(charges)
-    field = usage.joined(lines, "a" * len(lines), so_far, minute)
+    field = usage.joined(usage.lines_of(charges), "a" * len(charges), so_far, minute)
     return bulk_string(field.encode()) if field else EMPTY
 
 

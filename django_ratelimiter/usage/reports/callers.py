@@ -23,9 +23,6 @@ _REQUESTS: Final = F("sum_allowed") + F("sum_rejected") + F("sum_rejected_by_oth
 #: The orders of callers by name.
 ORDERS: Final = {name: f"-sum_{name}" for name in CallerUsage.COUNTS} | {"requests": "-requests", "caller": "value"}
 
-#: A caller: its alias, with a tail whatever REVEAL is, identity and value as in `CallerUsage`, and its figures.
-CallerSum = tuple[Alias, str, str, Figures]
-
 
 def rows_of(rule: str, period: Period) -> QuerySet[Any]:
     """Return the exact usage of a rule in the hours that begin in a period."""
@@ -33,8 +30,10 @@ def rows_of(rule: str, period: Period) -> QuerySet[Any]:
     return CallerUsage.objects.filter(identity__in=("", *EXACT), rule_slug=rule, **within)
 
 
-def sums_of(rows: QuerySet[Any], order: str, most: int | None = None) -> list[CallerSum]:
-    """Return the sums of these rows by caller, at most `most`. order: one of `ORDERS`."""
+def sums_of(rows: QuerySet[Any], order: str, most: int | None = None) -> list[tuple[Alias, str, str, Figures]]:
+    """Return the sums of these rows by caller, at most `most`: its alias, with a tail whatever REVEAL is, identity,
+    value, and figures. order: one of `ORDERS`.
+    """
     found, sums = [], rows.values_list("identity", "value").annotate(**_SUMS, requests=_REQUESTS)
     for identity, value, *counts, _requests in sums.order_by(ORDERS[order], "identity", "value")[:most]:
         caller = Alias.of(value, "")
