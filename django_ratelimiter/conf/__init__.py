@@ -16,7 +16,7 @@ from ..engine.base import Alias
 from ..logs import logger
 from ..values.addresses import addresses_of, shown_address
 from ..values.digests import alias_of, are_revealed, keyed_digest, opened
-from ..values.partitions import IDENTITIES, is_identity, partition_names
+from ..values.partitions import EXACT, IDENTITIES, is_identity, partition_names, value_in
 from . import values
 
 T = TypeVar("T")
@@ -115,6 +115,13 @@ def read_alias(alias: str) -> str | None:
     """Return the partition of an alias; `None` = it cannot be read, or REVEAL does not allow it."""
     found = opened((settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS), alias)
     return found if found is not None and are_revealed(partition_names(found), settings.REVEAL) else None
+
+
+def caller_in(alias: str) -> tuple[str, str]:
+    """Return by what exact usage knows the caller of an alias: identity and value; "" and the digest if unreadable."""
+    text = opened((settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS), alias)
+    name = "" if text is None else partition_names(text)[0]
+    return (name, value_in(str(text))) if name in EXACT else ("", str(alias))
 
 
 def aliases_of(alias: Alias) -> list[Alias]:
@@ -221,7 +228,7 @@ class Settings:
     HEADERS = Entry(values.HEADER_FAMILIES, values.families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
     RESPONSE = Entry(None, values.optional(values.text(rf"{values.DOTTED}|\S.*\.html", _RESPONSES)))
-    #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
+    #: Days for which usage is kept, by granularity, and of callers, addresses in it, and versions; None = forever.
     RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
     REVEAL = Entry(["user", "ip", "api_key", "host", "customer"], _revealed)

@@ -31,9 +31,11 @@ _ADDRESS_FIELD: Final = re.compile(r"[a-z0-9-]+-[a-z0-9]*(ip|ipv6|address|for)",
 #: Maximum number of proxies; a higher number would let callers choose their address.
 MAX_PROXIES: Final = 20
 
-#: Default number of days for which usage is kept, by granularity, addresses of callers in it, and versions of the rule
-#: set.
-RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "addresses": 62, "version": 365}
+#: Default number of days for which usage is kept, by granularity, exact usage of callers, addresses in both, and
+#: versions of the rule set.
+RETENTION: Final[dict[str, int | None]] = {
+    "minute": 8, "hour": 100, "day": 800, "callers": 800, "addresses": 62, "version": 365
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path
@@ -172,8 +174,8 @@ def _is_retention(value: Any) -> bool:
 
 
 retention: Final = checked(
-    'a dict such as {"minute": 8, "hour": 100, "day": None, "addresses": 62, "version": 365}, in days from 1 to 36500; '
-    "None = forever",
+    'a dict such as {"minute": 8, "hour": 100, "day": None, "callers": 800, "addresses": 62, "version": 365}, in days '
+    "from 1 to 36500; None = forever",
     _is_retention,
     lambda value: RETENTION | value,  # missing names get their default
 )

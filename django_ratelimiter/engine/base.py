@@ -65,6 +65,7 @@ class Charge(NamedTuple):
     `None` = the engine decides each time. The engines ignore it: they decide every charge that they get.
     usual_cost: what an allowed request of this label is known to cost. Usage counts other costs, and refunds, apart;
     `None` = it counts no units.
+    exact: usage counts each caller, too: its partition, which is one line of text, with the tail.
     """
 
     key: str
@@ -77,6 +78,7 @@ class Charge(NamedTuple):
     partition: str | None = None
     sync_interval: float | None = None
     usual_cost: int | None = None
+    exact: bool = False
 
     @property
     def may_be_fetched(self) -> bool:
@@ -174,13 +176,13 @@ class Counted(NamedTuple):
 
 
 class UsageCount(NamedTuple):
-    """The requests that one rule decided for one tier in one minute.
+    """The requests that one rule decided for one tier in one minute; of exact charges, those of one caller.
 
-    allowed: they went through. soft_exceeded: a part of allowed. rejected: by this rule. rejected_by_other: this rule
-    allows them, but another one rejected them. shadow_rejected: a rule in shadow would have rejected them; it rejects
-    none. degraded: the part of all that was decided without the engine. exempt: the part of allowed whose callers are
-    exempt. extra_units: what the allowed ones cost beyond 1 unit each, less what was refunded. Counts that correct
-    earlier ones may be below 0.
+    label: of exact charges followed by the caller, see `usage`. allowed: they went through. soft_exceeded: a part of
+    allowed. rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them.
+    shadow_rejected: a rule in shadow would have rejected them; it rejects none. degraded: the part of all that was
+    decided without the engine. exempt: the part of allowed whose callers are exempt. extra_units: what the allowed ones
+    cost beyond 1 unit each, less what was refunded. Counts that correct earlier ones may be below 0.
     """
 
     minute: int

@@ -63,7 +63,8 @@ class CallTemplate:
     gates: which of the charges may reject the call.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
-    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
+    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. counts_callers: and each
+    caller under some. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
     local, packed, in_steps: see `shapes`; extras: see `usage`; `None` = it was not needed yet.
 
@@ -75,6 +76,7 @@ class CallTemplate:
         "_parts",
         "charges",
         "counters",
+        "counts_callers",
         "extras",
         "gates",
         "in_steps",
@@ -102,7 +104,7 @@ class CallTemplate:
         self.charges: list[Charge] = [each.charge for each in self.templates]
         for charge in self.charges:
             check_units(charge)
-            if charge.usage is not None and "\n" in charge.usage:
+            if charge.usage is not None and not {"\n", "\v"}.isdisjoint(charge.usage):
                 raise ValueError("usage: a label is one line of text.")
         self.names: list[tuple[str, str]] = [(each.before, each.after + each.charge.limit.tag) for each in templates]
         if is_filled:
@@ -110,6 +112,7 @@ class CallTemplate:
         self.gates: tuple[bool, ...] = tuple([charge.gating for charge in self.charges])
         self.takes_leases: bool = any(charge.limit.holds_leases for charge in self.charges)
         self.is_counted: bool = any(charge.usage is not None for charge in self.charges)
+        self.counts_callers: bool = any(charge.usage is not None and charge.exact for charge in self.charges)
         pools: dict[str, list[int]] = {}
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
@@ -254,9 +257,9 @@ def _template_of(terms: tuple[Any, ...]) -> CallTemplate:
     """
     templates = []
     for term in terms:
-        before, after = term[9:] or ("", "")
-        is_named = len(term) > 9
-        templates.append(ChargeTemplate(before, after, Charge("", *term[:9]), term[6] != "", is_named))
+        before, after = term[10:] or ("", "")
+        is_named = len(term) > 10
+        templates.append(ChargeTemplate(before, after, Charge("", *term[:10]), term[6] != "", is_named))
     return CallTemplate(templates, is_filled=False)
 
 

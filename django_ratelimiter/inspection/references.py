@@ -21,7 +21,7 @@ from ..models import TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.times import now, stored
-from ..values.partitions import partition_names
+from ..values.partitions import partition_names, value_in
 from ..values.references import Reference
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
@@ -169,5 +169,4 @@ def _name(partition: str) -> Name:
     names = partition_names(partition)
     if len(names) > 1:
         return Name("partition", partition)
-    value = partition.removeprefix(f"{names[0]}:")
-    return Name(names[0], value.replace("%7C", "|").replace("%25", "%"))
+    return Name(names[0], value_in(partition))

@@ -17,12 +17,13 @@ from ..backend import get_engine
 from ..conf import settings
 from ..engine.usage.rejections import FORGOTTEN_US
 from ..exceptions import EngineUnavailable
-from ..models import RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
+from ..models import CallerUsage, RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..plans import user_pk
 from ..rules import cache
 from ..rules.formatting import duration, listed
 from ..rules.stored import published
+from ..values.partitions import EXACT
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .grounds import grounds_of
@@ -174,6 +175,9 @@ def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
     for model in (TopPartition, TopCaller):
         yield written(model).filter(partition=caller.digest)
     yield written(UsageSample).filter(partition_hash=caller.digest)
+    yield written(CallerUsage).filter(identity="", value=caller.digest)
+    if caller.kind in EXACT and (counted := caller.known.get(caller.kind)) is not None:
+        yield written(CallerUsage).filter(identity=caller.kind, value=counted)
 
 
 def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ..engine.base import Counted
 from ..engine.call import OVER_ALL_RULES, Call
 from ..engine.limits import whole_units
 from ..engine.partition_stats import MINUTE_US
-from ..engine.usage import line_of
+from ..engine.usage import line_of, with_caller
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, access_entry_for
 from ..rules.inline import identity_of, label_of, usual_cost_of
@@ -176,16 +176,20 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         return Call(charges.template, ())
     if is_first:
         return charges
-    return charges.continuing(counted_as(earlier.results), noted_as(earlier.results))
+    return charges.continuing(counted_as(earlier.results, request), noted_as(earlier.results))
 
 
-def counted_as(results: Iterable[Result]) -> tuple[Counted, ...]:
-    """Return how the charges of an allowed request were counted, for a later call for it."""
+def counted_as(results: Iterable[Result], request: LimitRequest) -> tuple[Counted, ...]:
+    """Return how the charges with these results of an allowed request were counted, for a later call for it."""
     found: dict[Counted, None] = {}
     labels = set[str]()
     for result in results:
         verdict, cost = result.verdict, usual_cost_of(result.rule)
         label = label_of(result.rule, result.tier)
+        if label is not None and result.rule.exact_usage:
+            source: Any = RuleTemplate(result.rule, NO_ENTITLEMENT).source
+            caller = source.digest(request) if verdict is None else verdict.charge.partition
+            label = label if caller is None else with_caller(label, caller)
         line = line_of(label, gating=result.mode != "shadow", cost=cost)
         letter = "d" if not result.passes else "s" if verdict and verdict.soft_exceeded else "a"
         minute = None if verdict is None else verdict.at_us // MINUTE_US

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +31,17 @@ def count_settled(call: Call) -> None:
         usage_buffer.add(time.time_ns() // 1_000 // MINUTE_US, extra.field, extra.units)
 
 
+def labelled(results: Iterable[Result]) -> list[Verdict]:
+    """Return the verdicts of these results with the labels that they are counted under."""
+    found = [(each.verdict, label_of(each.rule, each.tier)) for each in results if each.verdict]
+    return [replace(each, charge=each.charge._replace(usage=label, usual_cost=1)) for each, label in found]
+
+
 def refund(results: Sequence[Result], *, is_counted: bool) -> None:
     """Refund what this process has charged itself. is_counted: usage counts the units."""
     verdicts = [result.verdict for result in results if result.verdict]
     if is_counted:
-        labels = [label_of(result.rule, result.tier) for result in results if result.verdict]
-        charges = [
-            each.charge._replace(usage=label, usual_cost=1) for each, label in zip(verdicts, labels, strict=True)
-        ]
-        labelled = [replace(each, charge=charge) for each, charge in zip(verdicts, charges, strict=True)]
-        for entry in refunded(labelled, time.time_ns() // 1_000 // MINUTE_US):
+        for entry in refunded(labelled(results), time.time_ns() // 1_000 // MINUTE_US):
             usage_buffer.add(*entry)
     local.refund(verdicts)
 

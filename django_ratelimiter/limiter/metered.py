@@ -10,9 +10,9 @@ from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..engine.limits import whole_units
+from ..engine.usage import label_of
 from ..exceptions import LimitExceeded
 from ..logs import logger
-from ..rules.inline import label_of
 from ..signals import quota_reached
 from . import fallback
 from .charges import InlineRule, limit_request
@@ -156,7 +156,7 @@ class MeteredCost:
             results = [result for result in self._results if result.verdict and result.local is local]
             verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
-            labels = {label_of(result.rule, result.tier) for result in results} - {None}
+            labels = {label_of(each.charge) for each in fallback.labelled(results)} - {None}
             call = Call.of(charges)
             call.settled = {str(label): cost for label in labels}
             try:

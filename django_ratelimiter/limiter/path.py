@@ -82,7 +82,7 @@ async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlie
     if io.is_live:
         events.log_denied(request.identity, denied.record)
     if earlier.results and io.is_live:
-        denial = DENIED.continuing(counted_as(earlier.results), noted_as(earlier.results))
+        denial = DENIED.continuing(counted_as(earlier.results, request), noted_as(earlier.results))
         await refunds.refund_denied(io, earlier, denial)
     return replace(earlier, allowed=False, access=denied.record)
 
@@ -160,7 +160,7 @@ async def _unless_exempt(io: IO, latest: Decision, request: LimitRequest) -> Dec
     """
     counted, lines = request.earlier.results, [""]
     if latest.is_exempt:
-        lines = [each.line for each in counted_as(latest.results)]
+        lines = [each.line for each in await io.look_up(counted_as, latest.results, request)]
     else:
         rates, identity = [each.rule for each in request.inline], request.identity
         is_over = any(each.rule in rates and not each.passes for each in (latest.results if rates else ()))
@@ -168,7 +168,7 @@ async def _unless_exempt(io: IO, latest: Decision, request: LimitRequest) -> Dec
             return latest
         counted += latest.results
     if io.is_live:
-        so_far, engine = counted_as(counted), await io.look_up(get_engine)
+        so_far, engine = counted_as(counted, request), await io.look_up(get_engine)
         await refunds.refund_results(io, counted, is_counted=latest.allowed)
         if hasattr(engine, "count_exempt"):  # else it is of the project
             engine.count_exempt(lines, so_far)

@@ -14,7 +14,8 @@ from ..identity import digest, partition, source_digest
 from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
-from ..values.partitions import PROVEN, UNREADABLE_BODY
+from ..values.digests import are_revealed, keyed_digest
+from ..values.partitions import PROVEN, UNREADABLE_BODY, partition_names
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
@@ -37,13 +38,19 @@ class NamedValue(NamedTuple):
 
 
 class RuleValue(NamedTuple):
-    """The value of a rule that is split by another name or by several, or that is written in code."""
+    """The value of a rule that is split by another name or by several, or that is written in code.
+
+    has_tail: whatever REVEAL is, so that the collector can read it.
+    """
 
     rule: RuleRecord
+    has_tail: bool = False
 
     def digest(self, request: Any) -> str | None:
         """Return the digest of the value of a `LimitRequest`; `None` = it has none."""
-        return None if (value := value_of(self.rule, request)) is None else digest(value)
+        if (value := value_of(self.rule, request)) is None:
+            return None
+        return keyed_digest(settings.HASH_KEY, value, partition_names(value)) if self.has_tail else digest(value)
 
 
 def value_of(rule: RuleRecord, request: Any) -> str | None:
@@ -78,9 +85,11 @@ class RuleTemplate:
         self.records: tuple[LimitRecord, ...] = rule.limits_for(*entitlement)
         self.label: str | None = label_of(rule, entitlement.tier)
         self.identity: str = "" if (identity := identity_of(rule)) in counted else identity
-        alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        own = RuleValue(rule) if rule.partition_by or is_inline else None
-        self.source = NamedValue(alone) if alone in PROVEN and not is_inline else own
+        names = {*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])}
+        has_tail = rule.exact_usage and not are_revealed(names, settings.REVEAL)
+        own = RuleValue(rule, has_tail) if rule.partition_by or is_inline else None
+        alone = rule.partition_by[0] if len(names) == len(rule.partition_by) == 1 else None
+        self.source = NamedValue(alone) if alone in PROVEN and not (has_tail or is_inline) else own
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
@@ -108,6 +117,7 @@ class RuleTemplate:
                     max_delay=delay if max_delay == "rule" else max_delay,  # type: ignore[arg-type]
                     sync_interval=rule.sync_interval,
                     usual_cost=usual_cost_of(rule),
+                    exact=rule.exact_usage and not is_missing,
                 ),
                 is_split,
                 identity="" if is_missing else self.identity,

@@ -17,6 +17,9 @@ from django.db import migrations, models
 #: The columns whose texts must be told apart byte by byte, as Python and other databases do: slugs, names and digests.
 EXACT_COLUMNS = (
     ("AccessEntry", "value"),
+    ("CallerUsage", "identity"),
+    ("CallerUsage", "rule_slug"),
+    ("CallerUsage", "value"),
     ("Rule", "slug"),
     ("Tier", "slug"),
     ("TierAssignment", "api_key_hash"),
@@ -143,6 +146,7 @@ class Migration(migrations.Migration):
                 ('cost', models.PositiveIntegerField(default=1, help_text='Units that one request uses.', validators=[django.core.validators.MinValueValidator(1)], verbose_name='cost')),
                 ('charge_when', models.CharField(choices=[('any', 'always'), ('success', 'if the response is a success'), ('failure', 'if the response is a failure')], db_default='any', default='any', help_text='Each request is charged when it arrives. The charge is refunded if the response does not match this choice. A failure is a status of 400 or above, or a failed login.', max_length=16, verbose_name='charge when')),
                 ('count_refusals', models.BooleanField(db_default=False, default=False, help_text='Rejected requests count too. Callers who keep trying may then be rejected for longer.', verbose_name='count rejections')),
+                ('exact_usage', models.BooleanField(db_default=False, default=False, help_text='For invoices and reports per caller, beside the totals. Suggested for rules by customer, API key or user. Only if the rule counts by one of these or the IP address, and by nothing else.', verbose_name='count every caller exactly')),
                 ('sync_interval_ms', models.IntegerField(blank=True, help_text='Empty = Redis decides each request. A number of milliseconds = each process fetches units in advance and keeps them so long. -1 = each process counts by itself. Not for leaky buckets and concurrency.', null=True, validators=[django.core.validators.MinValueValidator(-1), django.core.validators.MaxValueValidator(3600000)], verbose_name='keep fetched units for (ms)')),
                 ('priority', models.IntegerField(default=100, help_text='All rules that match apply. Rules with lower numbers are decided and shown first.', verbose_name='priority')),
                 ('message', models.CharField(blank=True, help_text='Shown to the caller whose request is rejected.', max_length=300, validators=[django_ratelimiter.models.validation.validate_line], verbose_name='message')),
@@ -274,6 +278,27 @@ class Migration(migrations.Migration):
                 'permissions': [('view_usage_report', 'Can view usage reports')],
                 'indexes': [models.Index(fields=['granularity', 'start'], name='ratelimiter_usage_start')],
                 'constraints': [models.UniqueConstraint(fields=('rule_slug', 'tier_slug', 'granularity', 'start'), name='ratelimiter_usage_bucket')],
+            },
+        ),
+        migrations.CreateModel(
+            name='CallerUsage',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rule_slug', models.CharField(max_length=50, verbose_name='rule')),
+                ('identity', models.CharField(blank=True, max_length=16, verbose_name='identity')),
+                ('value', models.CharField(blank=True, max_length=200, verbose_name='value')),
+                ('hour', models.DateTimeField(verbose_name='hour')),
+                ('allowed', models.PositiveBigIntegerField(default=0, verbose_name='allowed')),
+                ('rejected', models.PositiveBigIntegerField(default=0, verbose_name='rejected')),
+                ('rejected_by_other', models.PositiveBigIntegerField(default=0, verbose_name='rejected by another rule')),
+                ('units', models.BigIntegerField(default=0, verbose_name='units')),
+            ],
+            options={
+                'verbose_name': 'usage of a caller',
+                'verbose_name_plural': 'usage of callers',
+                'ordering': ('-hour', 'rule_slug', 'identity', 'value'),
+                'indexes': [models.Index(fields=['identity', 'hour', 'rule_slug'], name='ratelimiter_caller_hour')],
+                'constraints': [models.UniqueConstraint(fields=('identity', 'value', 'rule_slug', 'hour'), name='ratelimiter_caller_usage')],
             },
         ),
         migrations.CreateModel(

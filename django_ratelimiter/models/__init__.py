@@ -10,11 +10,12 @@ from .access import AccessEntry
 from .limits import RuleLimit
 from .rules import Rule
 from .tiers import Tier, TierAssignment
-from .usage import TopCaller, TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample, UsageTotal
+from .usage import CallerUsage, TopCaller, TopPartition, UsageBatch, UsageBucket, UsageEpisode, UsageSample, UsageTotal
 from .versions import RuleSetState, RuleSetVersion
 
 __all__ = [
     "AccessEntry",
+    "CallerUsage",
     "Rule",
     "RuleLimit",
     "RuleSetState",

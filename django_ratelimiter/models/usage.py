@@ -189,6 +189,42 @@ class TopCaller(_Top):
         return f"{self.identity} {self.partition} {self.start:%Y-%m-%d %H:%M}"
 
 
+class CallerUsage(models.Model):
+    """Requests of one caller under one rule with `exact_usage`, in one hour: every one, and no estimate.
+
+    identity: customer, user, api_key or ip; value: in clear, as rules count by it: a primary key, an address, what
+    API_KEY_RESOLVER returns, else the hash of the key. Both are empty for callers that were not told apart, as too many
+    waited to be collected; if only the identity is, the value is a digest, of what was too long or made by another key.
+    hour: begins in UTC. rejected: for a rule in shadow, would have been rejected. Otherwise as in `UsageBucket`.
+    """
+
+    #: The columns that are added up.
+    COUNTS: ClassVar[tuple[str, ...]] = ("allowed", "rejected", "rejected_by_other", "units")
+
+    rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
+    identity: Field[str, str] = models.CharField(_("identity"), max_length=16, blank=True)
+    value: Field[str, str] = models.CharField(_("value"), max_length=200, blank=True)
+    hour: Field[datetime, datetime] = models.DateTimeField(_("hour"))
+    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
+    rejected_by_other: Field[int, int] = models.PositiveBigIntegerField(_("rejected by another rule"), default=0)
+    units: Field[int, int] = models.BigIntegerField(_("units"), default=0)
+
+    class Meta:
+        verbose_name: ClassVar[LazyText] = _("usage of a caller")
+        verbose_name_plural: ClassVar[LazyText] = _("usage of callers")
+        ordering: ClassVar[tuple[str, ...]] = ("-hour", "rule_slug", "identity", "value")
+        indexes: ClassVar[list[Index]] = [
+            Index(fields=["identity", "hour", "rule_slug"], name="ratelimiter_caller_hour"),
+        ]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["identity", "value", "rule_slug", "hour"], name="ratelimiter_caller_usage"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule_slug} {self.identity}:{self.value} {self.hour:%Y-%m-%d %H:%M}"
+
+
 class UsageSample(models.Model):
     """Requests of one partition in one minute, for partitions that a hash selects: always the same ones.
 

@@ -14,7 +14,7 @@ import pytest
 from django.db.models import Sum
 
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.models import UsageBucket
+from django_ratelimiter.models import CallerUsage, UsageBucket
 from django_ratelimiter.usage.collector.collect import collect
 from tests.making import make_rule
 from tests.system.working import ESTIMATE, MOST
@@ -25,7 +25,7 @@ KILLS = 8
 OUTCOMES = ("allowed", "rejected", "rejected_by_other")
 
 
-def killed_after(requests: int, seed: int) -> list[dict[str, tuple[str, int]]]:
+def killed_after(requests: int, seed: int) -> list[tuple[str, dict[str, tuple[str, int]]]]:
     """What a worker did that was killed once it had done so many requests."""
     command = [sys.executable, "-m", "tests.system.working", str(seed)]
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
@@ -39,15 +39,16 @@ def killed_after(requests: int, seed: int) -> list[dict[str, tuple[str, int]]]:
 
 
 def test_killed_workers_leave_no_count_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_rule("site", quota=10**6, partition_by=["ip"], cost=2)
-    make_rule("tokens", quota=10**6, partition_by=["ip"], scope="tokens")
-    make_rule("last", quota=7, partition_by=["ip"], scope="last")
-    chance, done = random.Random(7), Counter[tuple[str, str]]()
+    exact = {"partition_by": ["ip"], "exact_usage": True}
+    make_rule("site", quota=10**6, cost=2, **exact)
+    make_rule("tokens", quota=10**6, scope="tokens", **exact)
+    make_rule("last", quota=7, scope="last", **exact)
+    chance, done, callers = random.Random(7), Counter[tuple[str, str]](), Counter[tuple[str, str, str]]()
     for seed in range(KILLS):
-        for became in killed_after(chance.randint(10, 60), seed):
+        for address, became in killed_after(chance.randint(10, 60), seed):
             for rule, (outcome, units) in became.items():
-                done[rule, outcome] += 1
-                done[rule, "units"] += units
+                done.update({(rule, outcome): 1, (rule, "units"): units})
+                callers.update({(rule, address, outcome): 1, (rule, address, "units"): units})
     take = get_engine().take_usage
     monkeypatch.setattr(get_engine(), "take_usage", lambda: take(now_us=5 * 10**15), raising=False)
     collect()
@@ -58,6 +59,11 @@ def test_killed_workers_leave_no_count_too_low(monkeypatch: pytest.MonkeyPatch) 
         assert min(beyond) >= 0
         assert sum(beyond) <= KILLS
         assert 0 <= units - done[rule, "units"] <= KILLS * (MOST + ESTIMATE)
+        of_callers = CallerUsage.objects.filter(rule_slug=rule)
+        assert [*of_callers.aggregate(*map(Sum, (*OUTCOMES, "units"))).values()] == [*counts, units]
+    for row in CallerUsage.objects.values("rule_slug", "value").annotate(*map(Sum, (*OUTCOMES, "units"))).order_by():
+        for name in (*OUTCOMES, "units"):
+            assert row[f"{name}__sum"] >= callers[row["rule_slug"], row["value"], name]
     assert rows.keys() == {"site", "tokens", "last"}
     assert done["tokens", "units"] > done["tokens", "allowed"] > 0
     assert done["site", "rejected_by_other"] == done["last", "rejected"] > 0

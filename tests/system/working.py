@@ -1,7 +1,7 @@
 """A worker that decides requests in several calls until it is killed; the other end of `test_killed_workers`.
 
-Run: python -m tests.system.working SEED. After each request it prints what has become of it, as JSON: for each rule the
-outcome and the units that it has cost.
+Run: python -m tests.system.working SEED. After each request it prints its caller, and what has become of it, as JSON:
+for each rule the outcome and the units that it has cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def work(seed: int) -> None:
         else:  # what was settled beyond the estimate stays charged
             other = "rejected_by_other"
             became = {"site": (other, 0), "tokens": (other, max(cost - ESTIMATE, 0)), "last": ("rejected", 0)}
-        os.write(sys.stdout.fileno(), f"{json.dumps(became)}\n".encode())
+        os.write(sys.stdout.fileno(), f"{json.dumps([request.META['REMOTE_ADDR'], became])}\n".encode())
 
 
 if __name__ == "__main__":

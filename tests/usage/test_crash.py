@@ -17,7 +17,7 @@ from django.db.models import Sum
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.engine.partition_stats import is_sampled
-from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.models import CallerUsage, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.times import start_of
 
@@ -112,7 +112,7 @@ def collector() -> Iterator[Callable[[], Collector]]:
 def decide(decided: Outcomes, minute: int = 0, times: int = 5) -> None:
     """Let requests meet both rules in a minute that is long past, and note what each rule decided."""
     now_us = PAST_US + minute * MINUTE_US
-    charges = [Charge(f"{label}:{minute}", limit, usage=label) for label, limit in LIMITS.items()]
+    charges = [Charge(f"{label}:{minute}", limit, usage=label, exact=True) for label, limit in LIMITS.items()]
     for _ in range(times):
         verdicts = get_engine().check(charges, now_us=now_us)
         passed = "allowed" if all(verdict.allowed for verdict in verdicts) else "rejected_by_other"
@@ -129,6 +129,10 @@ def collected() -> Outcomes:
     for granularity, rule, tier, *counts in sums:
         outcomes[granularity] += Counter({(f"{rule}|{tier}", name): n for name, n in zip(names, counts, strict=True)})
     assert outcomes["minute"] == outcomes["hour"] == outcomes["day"]
+    exact = CallerUsage.objects.order_by().values_list("rule_slug").annotate(*map(Sum, names))
+    tiers = {label.partition("|")[0]: label for label in LIMITS}
+    counts_of = {(tiers[rule], name): n for rule, *counts in exact for name, n in zip(names, counts, strict=True)}
+    assert Counter(counts_of) == outcomes["minute"]
     return outcomes["minute"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import timedelta
@@ -30,7 +31,7 @@ from ..formatting import label_of, names_in_words
 from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
-from . import export
+from . import callers, export
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,
@@ -62,8 +63,10 @@ def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateRespon
 
 def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
     """Return one table of a report as a file; 404 if there is no such table or format."""
-    if table not in export.TABLES or kind not in _FORMATS:
+    if table not in export.TABLES or kind not in _FORMATS or (table, kind) == ("callers", "json"):
         raise Http404
+    if table == "callers":
+        return export.as_csv(callers.rows_of_file(request), table)
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
@@ -122,7 +125,14 @@ def period_of(request: HttpRequest) -> Period:
         raise Http404(text % {"name": name, "names": ", ".join(PERIODS)})
     if length := PERIODS[name][1]:
         return totals.last(length)
-    return totals.month(timezone.localtime(totals.last(timedelta()).end), is_last=name == "last-month")
+    now = timezone.localtime(totals.last(timedelta()).end)
+    return totals.month(now, is_last=name == "last-month", first=day_in(request))
+
+
+def day_in(request: HttpRequest) -> int:
+    """Return the day on which months begin, such as a billing day."""
+    day = request.GET.get("day", "")
+    return int(day) if re.fullmatch("[1-9]|[12][0-9]|3[01]", day) else 1
 
 
 def choices(request: HttpRequest) -> Iterator[tuple[str, Any, bool]]:
@@ -144,13 +154,15 @@ def rule_name(viewer: Viewer, slug: str) -> str:
     return viewer.rule(slug) or _("unknown rule")
 
 
-def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the template's context for the period of a report, and its links."""
+def period_context(viewer: Viewer, period: Period, rule: str | None) -> dict[str, Any]:
+    """Return the template's context for a period, and links."""
     request, fresh = viewer.request, freshness()
     return {
-        "span": report.period,
+        "span": period,
         "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
         "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
+        "callers_url": report_url(request, "usage_callers", tier=None, by=None, identity=None),
+        "has_exact": Rule.objects.filter(exact_usage=True, **({"slug": rule} if rule else {})).exists(),
         "fresh": fresh,
         "arrived": ago(fresh.collected_at) if fresh.collected_at else "",
     }
@@ -162,7 +174,7 @@ def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     report.identity = viewer.request.GET.get("identity") or next(iter(found), _FIRST[0])
     labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
     return {
-        **period_context(viewer, report),
+        **period_context(viewer, report.period, report.rule),
         **_top(viewer, report),
         "identity": labels[report.identity],
         "may_stand_in": report.identity != "ip",
@@ -177,7 +189,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the template's context for a report."""
     request, together = viewer.request, report.together
     context = {
-        **period_context(viewer, report),
+        **period_context(viewer, report.period, report.rule),
         "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else _tier_name(viewer, report.tier),
@@ -189,7 +201,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     return {
         **context,
         "rows": _rows(viewer, report),
-        "together": _figure_row(together, report.together_before),
+        "together": figure_row(together, report.together_before),
         "counts_once": report.counts_once,
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_rejected),
@@ -199,8 +211,8 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_degraded": bool(together.degraded),
         "has_exempt": bool(together.exempt),
         "chart": chart.draw(report.points),
-        "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
-        "downloads": {table: _downloads(request, table) for table in ("totals", "series")},
+        "points": [(chart.span(point), figure_row(point.figures)) for point in report.points],
+        "downloads": {table: downloads(request, table) for table in ("totals", "series")},
         **(_top(viewer, report) if report.rule is not None else {}),
     }
 
@@ -216,7 +228,7 @@ def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
             "rule_url": of_rule + quote_plus(rule),
             "tier": _tier_name(viewer, tier),
             "tier_url": of_tier + quote_plus(tier),
-            "figures": _figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
+            "figures": figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
         }
         for rule, tier, figures in report.totals
     ]
@@ -236,9 +248,10 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
         "top_partitions_in": report.top_partitions_in,
         "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
         "by_rejected": report.by_rejected,
+        "is_exact": report.exact is not None,
         "by_requests_url": report_url(request, by=None),
         "by_rejected_url": report_url(request, by="rejected"),
-        "top_downloads": _downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
+        "top_downloads": downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
     }
 
 
@@ -255,7 +268,7 @@ def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) ->
     }
 
 
-def _figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
+def figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
     """Return figures as text. "" = not known.
 
     rate_width: the share of rejections as the width of its bar. change: of requests since the period before.
@@ -279,14 +292,14 @@ def _change(requests: int, before: int) -> str:
     return _("%s %%") % f"{sign}{units(abs(change))}"
 
 
-def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
+def downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
     return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
 
 
 def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
-    for name in set(query) - {"period", "rule", "tier", "by", "identity"}:
+    for name in set(query) - {"period", "rule", "tier", "by", "identity", "day", "caller"}:
         del query[name]
     for name, value in changes.items():
         query.pop(name, None)
@@ -308,6 +321,7 @@ class UsageBucketAdmin(PagesAdmin):
         Page("", usage_view, _MAY, "usagebucket_changelist"),
         Page("rule/", usage_rule_view, _MAY),
         Page("top-callers/", usage_top_callers_view, _MAY),
+        Page("callers/", callers.usage_callers_view, _MAY),
         Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.http import HttpResponse, JsonResponse
 
-from ...models import UsageBucket
+from ...models import CallerUsage, UsageBucket
 from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
 from ...values.terminal import without_controls
@@ -21,8 +21,8 @@ _FORMULA: Final = re.compile(r"[=+@]|-(?![0-9.]+\Z)", re.ASCII)
 Row = dict[str, Any]
 
 
-def as_csv(report: Report, table: str) -> HttpResponse:
-    """Return one table of the report as a file."""
+def as_csv(report: Any, table: str) -> HttpResponse:
+    """Return one table of the report as a file; of callers, these rows."""
     columns, read = TABLES[table]
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-{table}.csv"'
@@ -83,13 +83,14 @@ def _top_partitions(report: Report) -> list[Row]:
 _COUNTS: Final = tuple(_figures(Figures()))
 
 #: The tables of a report by name: their columns, and how their rows are read. Columns have the names of their values.
-TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
+TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], list[Row]]]]] = {
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
     "top": (
         ("caller", "requests", "allowed", "rejected", "estimated", "share", "requests_before", "partition"),
         _top_partitions,
     ),
+    "callers": (("rule_slug", "caller", "identity", "value", *CallerUsage.COUNTS), list),
 }
 
 

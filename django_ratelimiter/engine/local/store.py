@@ -199,8 +199,8 @@ class LocalCounters:
         if template.is_counted or so_far or answer.charges.settled:
             counted = template.local.counted
             if counted is None:
-                allowed = "a" * len(template.charges)
-                counted = template.local.counted = joined(lines_of(template.charges), allowed)
+                counted = joined(lines_of(answer.charges), "a" * len(template.charges))
+                template.local.counted = None if template.counts_callers else counted
             if so_far or answer.is_rejected or not answer.is_local or any(answer.states.waits):
                 counted = name_of(field_of(answer, is_rejected=answer.is_rejected, so_far=so_far), answer)
             for extra in extras_of(answer.charges, so_far):

@@ -58,6 +58,7 @@ class MemoryEngine:
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
         self._collected_at: int | None = None  # the minute of the latest collection
+        self._callers = 0  # counted apart since then
         #: The partitions that the rules have matched.
         self.partitions: MemoryPartitions = MemoryPartitions(self._clock)
         self._rejections = RecentRejections()
@@ -179,7 +180,7 @@ class MemoryEngine:
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
-        self._collected_at = self._clock() // MINUTE_US
+        self._collected_at, self._callers = self._clock() // MINUTE_US, 0
         self._batches.pop(batch, None)
 
     def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
@@ -233,9 +234,12 @@ class MemoryEngine:
             is_collected = self._collected_at is not None and minute - self._collected_at <= 1_440
             self._forget_usage_before(minute - (USAGE_MINUTES if is_collected else UNCOLLECTED_MINUTES))
             self._minutes[minute] = Counter()
-        field = usage.without_name(field)
-        self._minutes[minute][field] += calls
-        return self._minutes[minute][field]
+        field, fields = usage.without_name(field), self._minutes[minute]
+        if usage.CALLER in field and not fields[field]:
+            self._callers += 1
+            field = usage.without_callers(field) if self._callers > usage.MAX_CALLERS else field
+        fields[field] += calls
+        return fields[field]
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop usage that was not collected."""

@@ -45,6 +45,7 @@ local pack, unpack = struct.pack, struct.unpack
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
 local HELD_SECONDS = 86400
+local MAX_CALLERS = 500000
 -- See engine/partition_stats.py.
 local MAX_WEIGHED, WEIGHED_KEPT, MAX_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
@@ -206,6 +207,7 @@ end
 -- many: a flood pays for few records.
 local records = rejecting and (counted <= 20 or counted % 20 == 0)
 if records then
+  field = string.gsub(field, '\v[^\t\n]*', '\v')
   local name, weight, step = field .. '\n\t' .. rejecting, counted > 20 and 20 or 1, floor(now / 250000)
   --@rejected
   if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
@@ -279,11 +281,11 @@ if id then
       local field, counted = named and sub(entry, 1, named - 1) or entry, nil
       --@count
       if named then
-        local name, weight = string.gsub(entry, '\n\t', function() return prefix end), calls
+        local name, weight = string.gsub(string.gsub(entry, '\v[^\t\n]*', '\v'), '\n\t', function() return prefix end), calls
         --@rejected
       end
       if id ~= '' and (counted >= 20 or not named) and match(field, '\n%a*[dD]%a*$') then
-        call('HSET', KEYS[3], field, step)
+        call('HSET', KEYS[3], string.gsub(field, '\v[^\t\n]*', '\v'), step)
       end
     end
   end

@@ -42,6 +42,9 @@ T = TypeVar("T")
 #: Exceptions of a client whose server is out of reach.
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
+#: Fields of a batch that are read at once.
+MAX_SCANNED: Final = 2_000
+
 #: A proxy that is not trusted is in one of this number of keys, for so many seconds.
 MAX_PROXIES, PROXY_SECONDS = 16, 7_200
 
@@ -181,8 +184,8 @@ class RedisEngine(RedisCore):
 
     def _fields_of(self, batch: str) -> dict[str, int]:
         shard = usage.shard_of(batch)
-        found = self._run(shard, lambda client: client.hgetall(f"{self.prefix(shard)}batch:{batch}"))
-        fields = fields_of(found)
+        key = f"{self.prefix(shard)}batch:{batch}"  # nobody adds to it; in parts, as a large one would block Redis
+        fields = fields_of(self._run(shard, lambda client: dict(client.hscan_iter(key, count=MAX_SCANNED))))
         fields.pop(usage.FILLER, None)
         return {field: int(count) for field, count in fields.items()}
 
@@ -192,8 +195,9 @@ class RedisEngine(RedisCore):
 
         def drop(client: Redis) -> None:
             with client.pipeline(transaction=True) as pipeline:
-                pipeline.delete(f"{self.prefix(shard)}batch:{batch}")
+                pipeline.unlink(f"{self.prefix(shard)}batch:{batch}")
                 pipeline.srem(f"{self.prefix(shard)}batches", batch)
+                pipeline.hdel(f"{self.prefix(shard)}{RECENT}", "callers\n")  # those that wait, see count.lua
                 pipeline.execute()
 
         self._run(shard, drop)

@@ -83,7 +83,7 @@ def packed_of(template: CallTemplate) -> Packed:
         charges = template.charges
         is_fixed = all(charge.limit.is_fixed for charge in charges)
         records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-        template.packed = Packed(records, packed_field(charges), {})
+        template.packed = Packed(records, EMPTY if template.counts_callers else packed_field(charges), {})
     return template.packed
 
 
@@ -175,10 +175,15 @@ class CallFormats:
         form = formats.get(kind := (self, notes, bool(wants)))
         if form is None or form.minute != minute or form.version is not version:
             form = self._keep(formats, template, kind, version, minute)
-        size, flags = form.size, form.flags
-        words = partitions
-        if flags:
-            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
+        size, words = form.size, partitions
+        if form.varies:
+            varied = [flags_of(*each).decode("latin-1") for each in zip(form.flags, wants, strict=True)]
+            for length, places in form.lines:
+                callers = [partitions[each] + getattr(partitions[each], "tail", "") for each in places]
+                chars = sum(map(len, callers))
+                varied += f"{length + chars}", *callers
+                size += chars + len(varied[-1 - len(callers)])
+            words = (*partitions, *varied)
         for place in form.noted:  # with its tail, so that its length differs
             word = bulk_string(noted(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
@@ -206,9 +211,23 @@ class CallFormats:
         text = call.replace(word, _HOLE.encode()).decode("latin-1")
         for each in set(flags):
             text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
+        lines = []
+        if template.counts_callers:
+            exact = [place for place, charge in enumerate(charges) if charge.usage is not None and charge.exact]
+            fields = [(packed_field(charges), exact)]
+            fields += [(bulk_string(each.field.encode()), [each.places[0]]) for each in usage.extras_of(charges)]
+            for packed, named in fields:
+                if holes := (line := packed.decode("latin-1")).count(_HOLE):
+                    head, body = line[1:].split("\r\n", 1)
+                    text = text.replace(line, f"${_HOLE}\r\n{body}", 1)
+                    size -= len(head) + holes * len(_HOLE)
+                    lines.append((int(head) - holes * len(_HOLE), named))
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(formats) >= MAX_FORMATS:
             formats.clear()
+        if lines and flags:
+            size = -1  # their words alternate: `encode` must pack such calls, which are rare
         places = tuple([note.place for note in notes])
-        form = formats[kind] = CallFormat(minute, version, parts, size, places, tuple(flags))
+        form = CallFormat(minute, version, parts, size, places, tuple(flags), tuple(lines), bool(flags or lines))
+        formats[kind] = form
         return form

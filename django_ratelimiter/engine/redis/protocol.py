@@ -149,11 +149,11 @@ class CallEncoder:
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field, charges = common.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
-        if call.so_far:
-            field = packed_field(call.template.charges, call.so_far, times[0] // MINUTE_US)
-        if mode % ScriptMode.RETURNED in COUNTING and (units := notes_of_units(call)):
-            notes = [*notes, *units]
+        field, charges = EMPTY, len(call.partitions)
+        if mode % ScriptMode.RETURNED in COUNTING:
+            field, notes = common.field, [*notes_of_units(call), *notes]
+            if call.so_far or call.template.counts_callers:
+                field = packed_field(call, call.so_far, times[0] // MINUTE_US)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)

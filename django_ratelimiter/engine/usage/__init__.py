@@ -6,6 +6,10 @@ in capitals if a process decided without the engine. A shadow charge's line star
 not counted has no label. An allowed request costs 1 unit, or the number after a tab at the end of its rule's line; an
 exempt one 0. Units beyond that are counted under the label and the letter `+`, whatever their number: see `Extra`.
 
+If a charge is `exact`, a vertical tab and the caller follow its label: its partition with the tail. So callers are
+counted, corrected and collected as their rules are, and add up to the same. A process and a shard of Redis count up to
+a number of callers that wait to be collected, then further ones together, as a caller without a name.
+
 If earlier calls for the same request were counted, their lines and letters come first, each line after `~~`, the number
 of minutes since then and a colon. So the field of a later call says what has become of the request: if that call
 rejects it, rules that allowed it before are counted as `o` instead, in their minute; if its letters are `x`, rules that
@@ -18,6 +22,7 @@ rejections: see `rejections`. A process sends its own decisions in this form; th
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +32,7 @@ from threading import Lock
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from ..base import NEVER, Charge, Counted, UsageCount, Verdict
+from ..base import NEVER, Charge, Counted, UsageCount, Verdict, tail_of
 from ..call import Call
 from ..limits import Limit
 from ..partition_stats import MINUTE_US
@@ -36,6 +41,14 @@ SHADOW = "~"
 
 #: The letter of a field that counts units.
 UNITS: Final = "+"
+
+#: Between a label and the caller.
+CALLER: Final = "\v"
+
+#: Callers, one in each minute in which it comes, that a shard counts apart since the latest batch was collected, each
+#: with some 250 bytes. check.lua has the same number.
+MAX_CALLERS: Final = 500_000
+_CALLER_AND: Final = re.compile(f"{CALLER}[^\\t\\n]*")
 
 #: The beginning of the lines of earlier calls for the same request.
 CONTINUES: Final = "~~"
@@ -90,6 +103,26 @@ class UsageCarry:
     shard: int | None = None
 
 
+def label_of(charge: Charge) -> str | None:
+    """Return the label that a charge is counted under, with its caller if it is exact."""
+    label = charge.usage
+    if label is None or not charge.exact:
+        return label
+    return with_caller(label, charge.key if charge.partition is None else charge.partition)
+
+
+def with_caller(label: str, caller: str) -> str:
+    """Return the label that this caller is counted under."""
+    if any(mark in caller for mark in ("\t", "\n", CALLER)):
+        raise ValueError("partition: of an exact charge, it is one line of text without tabs.")
+    return f"{label}{CALLER}{caller}{tail_of(caller)}"
+
+
+def without_callers(field: str) -> str:
+    """Return the field that counts the same for all callers together."""
+    return _CALLER_AND.sub(CALLER, field)
+
+
 def line_of(label: str | None, *, gating: bool, cost: int | None = None) -> str:
     """Return the line of a charge. label: `None` = it is not counted. cost: the usual one."""
     return f"{'' if gating else SHADOW}{label or ''}" + (f"\t{cost}" if label and cost not in (1, None) else "")
@@ -97,7 +130,7 @@ def line_of(label: str | None, *, gating: bool, cost: int | None = None) -> str:
 
 def lines_of(charges: Iterable[Charge]) -> list[str]:
     """Return the line of each charge."""
-    return [line_of(charge.usage, gating=charge.gating, cost=charge.usual_cost) for charge in charges]
+    return [line_of(label_of(charge), gating=charge.gating, cost=charge.usual_cost) for charge in charges]
 
 
 class Extra(NamedTuple):
@@ -125,7 +158,9 @@ def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra
     """Return the units to count apart, if the call is allowed or rejected. so_far: `None` = as the call says."""
     template = call.template
     extras: list[Extra] | None = template.extras
-    if extras is None:
+    if template.counts_callers:
+        extras = _extras_of(call)
+    elif extras is None:
         extras = template.extras = _extras_of(template.charges)
     so_far = call.so_far if so_far is None else so_far
     if not (so_far or call.settled):
@@ -134,14 +169,15 @@ def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra
     return [*extras, *_corrections_of(so_far), *settled]
 
 
-def _extras_of(charges: Sequence[Charge]) -> list[Extra]:
+def _extras_of(charges: Iterable[Charge]) -> list[Extra]:
     places: dict[str, list[int]] = {}
+    units: dict[str, int] = {}
     for place, charge in enumerate(charges):
-        if charge.usage is not None and charge.usual_cost is not None and charge.cost < NEVER:
-            places.setdefault(charge.usage, []).append(place)
-    costs = [(some, label, charges[some[0]]) for label, some in places.items()]
-    extras = [Extra(tuple(some), label, each.cost - (each.usual_cost or 0)) for some, label, each in costs]
-    return [extra for extra in extras if extra.units]
+        label = None if charge.usual_cost is None or charge.cost >= NEVER else label_of(charge)
+        if label is not None:
+            places.setdefault(label, []).append(place)
+            units.setdefault(label, charge.cost - (charge.usual_cost or 0))
+    return [Extra(tuple(some), label, units[label]) for label, some in places.items() if units[label]]
 
 
 def _corrections_of(so_far: Iterable[Counted]) -> list[Extra]:
@@ -157,7 +193,7 @@ def refunded(receipts: Iterable[Verdict], minute: int) -> tuple[Entry, ...]:
     units: dict[str, int] = {}
     for receipt in receipts:
         charge = receipt.charge
-        label = charge.usage if charge.usual_cost is not None else None
+        label = label_of(charge) if charge.usual_cost is not None else None
         if label is not None and first.setdefault(label, charge.limit) == charge.limit:
             units[label] = units.get(label, 0) - receipt.spent
     return tuple((minute, Extra((), label, number).field, number) for label, number in units.items() if number)
@@ -175,7 +211,7 @@ def uncounted(receipts: Iterable[Verdict]) -> list[Verdict]:
 
 
 def label_in(line: str) -> str:
-    """Return the label in a line."""
+    """Return the label in a line, with its caller."""
     return line.removeprefix(SHADOW).partition("\t")[0]
 
 
@@ -352,8 +388,9 @@ class UsageBuffer:
     """Counts of this process that the engine does not have yet. Later calls carry them; see their argument `counts`.
 
     For all threads of a process; after a fork they stay with the parent.
-    max_fields: fields of a minute to keep. Above that, calls are counted in the latest minute that has their
-    field, or not at all if there is none. clock: seconds. is_empty: nothing to send. due_at: when to send it.
+    max_fields: fields of a minute to keep, half of them with callers; further callers are counted together. Above that,
+    calls are counted in the latest minute that has their field, or not at all if there is none. clock: seconds.
+    is_empty: nothing to send. due_at: when to send it.
     """
 
     def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -389,6 +426,8 @@ class UsageBuffer:
             key = (minute, field)
             if COUNTER in field and key not in self._counts and self._named() >= MAX_NAMED:
                 key = minute, without_name(field)
+            if 2 * len(self._counts) >= self._max_fields and CALLER in field and key not in self._counts:
+                key = minute, without_callers(key[1])
             if key not in self._counts and len(self._counts) >= self._max_fields:
                 alike = [kept for kept in self._counts if kept[1] == key[1]]
                 if not alike:

@@ -12,7 +12,6 @@ from django.db.models import Case, F, When
 
 from ...databases import adding_suffix
 from ...models import UsageBucket
-from ...models.usage import UsageCounts
 
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
@@ -36,7 +35,16 @@ class TotalKey(NamedTuple):
     start: datetime
 
 
-#: Numbers in the order of COUNTS, by BucketKey or TotalKey.
+class CallerKey(NamedTuple):
+    """The columns that identify the usage of a caller."""
+
+    identity: str
+    value: str
+    rule_slug: str
+    hour: datetime
+
+
+#: Numbers in the order of COUNTS, by BucketKey, TotalKey or CallerKey.
 Amounts = Mapping[Any, Sequence[int]]
 
 
@@ -45,12 +53,12 @@ def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
     return text.replace("\x00", "")[:length]
 
 
-def add(database: str, totals: Amounts, model: type[UsageCounts] = UsageBucket) -> None:
+def add(database: str, totals: Amounts, model: Any = UsageBucket) -> None:
     """Add these numbers to rows, in the caller's transaction. Raises OperationalError if it cannot be done now."""
     upserts = connections[database].features.supports_update_conflicts
     changed: dict[Any, Sequence[int]] = {key: totals[key] for key in sorted(totals) if any(totals[key])}
     # Constraints also check the values of the INSERT, so a new row must not be below 0; but for its units.
-    least = len(UsageBucket.COUNTS) - 1
+    least = len(model.COUNTS) - ("units" in model.COUNTS)
     for takes_back, some in groupby(changed, lambda key: min(changed[key][:least]) < 0):
         keys = list(some)
         if takes_back or not upserts:
@@ -60,7 +68,7 @@ def add(database: str, totals: Amounts, model: type[UsageCounts] = UsageBucket) 
             _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
 
 
-def _add_at_once(database: str, model: type[UsageCounts], keys: Sequence[Any], totals: Any) -> None:
+def _add_at_once(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
     connection, columns = connections[database], keys[0]._fields
     names = (*columns, *model.COUNTS)
     fields: list[Any] = [model._meta.get_field(name) for name in names]
@@ -82,7 +90,7 @@ def _add_at_once(database: str, model: type[UsageCounts], keys: Sequence[Any], t
         )
 
 
-def _add_one_by_one(database: str, model: type[UsageCounts], keys: Sequence[Any], totals: Any) -> None:
+def _add_one_by_one(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
     """Add row by row in key order. No result is below 0: corrected counts may have been lost before."""
     rows = model._default_manager.using(database)
     for key in keys:

@@ -18,10 +18,11 @@ from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Sum
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ...conf import aliases_of, settings
+from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
 from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from ..times import Granularity, aware, buckets, floor, now, stored
+from .callers import rows_of, sums_of
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
 
@@ -215,6 +216,8 @@ class Report:
         """
         if self.rule is None and self.identity is None:
             return []
+        if self.exact is not None:
+            return self._exact_rows(self.exact, MAX_PARTITIONS)
         if self.by_rejected:
             order = few_last("sum_rejected"), "-sum_rejected", "-sum_allowed", "partition"
             rows = self._sums.filter(sum_rejected__gt=0).order_by(*order)
@@ -222,6 +225,17 @@ class Report:
             with_requests = self._sums.alias(requests=F("sum_allowed") + F("sum_rejected"))
             rows = with_requests.order_by(few_last("requests"), "-requests", "-sum_rejected", "partition")
         return self._by_value(rows[:MAX_PARTITIONS])
+
+    @cached_property
+    def exact(self) -> QuerySet[Any] | None:
+        """The exact usage of the rule's callers in the same hours; `None` = there is none."""
+        rows = rows_of(self.rule or "", self.top_partitions_in)
+        return rows if self.rule is not None and rows.exists() else None
+
+    def _exact_rows(self, rows: QuerySet[Any], most: int | None = None) -> list[TopPartitionRow]:
+        found = sums_of(rows, "rejected" if self.by_rejected else "requests", most)
+        top = [TopPartitionRow(caller, each.allowed, each.rejected) for caller, _, _, each in found]
+        return [each for each in top if each.rejected or not self.by_rejected]
 
     def _by_value(self, rows: Any) -> list[TopPartitionRow]:
         """Return the rows of these sums, one for each value that can be read: each HASH_KEY gave it another digest."""
@@ -251,7 +265,11 @@ class Report:
         if self._has_before:
             earlier = Report(self.period.before, self.rule, identity=self.identity, coverage=self.coverage)
             known = earlier._sums.filter(partition__in=[who for each in found for who in aliases_of(each.partition)])
-            before = {row.partition: row.figures["requests"] for row in self._by_value(known)}
+            rows = self._by_value(known)
+            if self.exact is not None and earlier.exact is not None:
+                values = [caller_in(each.partition)[1] for each in found]
+                rows = self._exact_rows(earlier.exact.filter(value__in=values))
+            before = {row.partition: row.figures["requests"] for row in rows}
         return [
             each._replace(
                 share=min(each.requests / together.requests, 1.0)

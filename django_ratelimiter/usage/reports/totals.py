@@ -25,12 +25,21 @@ def last(length: timedelta) -> Period:
     return Period(end - length, end)
 
 
-def month(now: datetime, *, is_last: bool = False) -> Period:
-    """Return the month up to `now`, in the time zone of that; is_last: the whole month before."""
-    start = datetime.combine(now, time.min, now.tzinfo).replace(day=1)
+def month(now: datetime, *, is_last: bool = False, first: int = 1) -> Period:
+    """Return the month up to `now`, in the time zone of that; is_last: the whole month before.
+
+    first: the day on which months begin; those without it, on their last one.
+    """
+    start = _begin(datetime.combine(now, time.min, now.tzinfo), first)
     if is_last:
-        return Period((start - timedelta(days=1)).replace(day=1).astimezone(UTC), start.astimezone(UTC))
+        return Period(_begin(start - timedelta(days=1), first).astimezone(UTC), start.astimezone(UTC))
     return Period(start.astimezone(UTC), max(now, start + timedelta(minutes=1)).astimezone(UTC))
+
+
+def _begin(day: datetime, first: int) -> datetime:
+    while day.day != first and not (day.day < first and (day + timedelta(days=1)).day == 1):
+        day -= timedelta(days=1)
+    return day
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ def believable(figure: int, *, is_estimate: bool) -> int | None:
 
 
 def about(figure: int | None, *, is_estimate: bool) -> str:
-    """Return the figure of a caller as text: "40", and of estimates "≈ 1,600" or "few"; `None` = few."""
+    """Return the figure of a caller as text: "40", and of estimates "about 1,600" or "few"; `None` = few."""
     if figure is None or believable(figure, is_estimate=is_estimate) is None:
         return _("few")
-    return f"≈ {units(figure)}" if is_estimate else units(figure)
+    return _("about %s") % units(figure) if is_estimate else units(figure)

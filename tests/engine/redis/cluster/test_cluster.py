@@ -18,7 +18,7 @@ from redis.crc import key_slot
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules, UsageCount
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.usage import UsageCarry
+from django_ratelimiter.engine.usage import UsageCarry, continued, label_of
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, until
 from tests.engine.trio import HOUR
@@ -66,6 +66,23 @@ def sync_engine(cluster: Cluster) -> Iterator[RedisEngine]:
 @pytest.fixture
 def engine(of_either_kind: Any, sync_engine: RedisEngine) -> Any:
     return of_either_kind(sync_engine)
+
+
+def test_callers_of_a_call_are_corrected_in_every_shard(cluster: Cluster, sync_engine: RedisEngine) -> None:
+    many, exact = Limit(100, 86_400, "token_bucket"), {"exact": True, "usual_cost": 1}
+    charges, last = [charge(3, many, **exact), charge(40, many, cost=3, **exact)], charge(50, cost=6, **exact)
+    sync_engine.check(charges)
+    assert not sync_engine.check([*charges, last])[2].allowed
+    answer: Any = sync_engine.check(Call.of(charges))
+    later = Call.of([last]).continuing(continued((), answer, is_rejected=False))
+    assert not sync_engine.check(later)[0].allowed
+    counts: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for batch in sync_engine.take_usage(now_us=int(time.time() * 1e6) + HOUR):
+        for count in sync_engine.read_usage(batch):
+            added = count.allowed, count.rejected, count.rejected_by_other, count.units
+            counts[count.label] = [sum(pair) for pair in zip(counts[count.label], added, strict=True)]
+    expected = [1, 0, 2, 1], [1, 0, 2, 3], [0, 2, 0, 0]
+    assert counts == {label_of(each): found for each, found in zip((*charges, last), expected, strict=True)}
 
 
 # All or nothing

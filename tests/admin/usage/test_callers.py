@@ -1,0 +1,196 @@
+"""The page of exact usage: every caller of a rule in a month or a billing period, sorted, by day, and as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from django_ratelimiter.identity import digest
+from django_ratelimiter.models import CallerUsage, Rule, TopPartition
+from django_ratelimiter.usage.reports.report import Report
+from django_ratelimiter.usage.reports.totals import last
+from django_ratelimiter.usage.times import now
+
+from ..pages import text_of
+from .test_admin import REPORT
+from .test_pages import count as bucket
+from .test_pages import weigh
+
+pytestmark = pytest.mark.django_db
+
+PAGE = f"{REPORT}callers/"
+HOUR = datetime(2026, 10, 14, 23, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _november(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.TIME_ZONE = "UTC"
+    monkeypatch.setattr(timezone, "now", lambda: datetime(2026, 11, 20, 12, 30, tzinfo=UTC))
+
+
+@pytest.fixture
+def rule() -> Rule:
+    return Rule.objects.create(slug="orders", name="Orders", partition_by=["user"], exact_usage=True)
+
+
+@pytest.fixture
+def ann(rule: Rule) -> str:
+    """Two users and an address, around the beginning of the billing period on the 15th, and of October."""
+    ann, bob = (str(User.objects.create_user(name).pk) for name in ("ann", "bob"))
+    count("user", ann, HOUR, allowed=3, units=7, rejected=1)
+    count("user", ann, HOUR + timedelta(hours=1), allowed=4, units=4)
+    count("user", bob, HOUR + timedelta(days=1), allowed=5, units=5, rejected_by_other=2)
+    count("ip", "2001:db8::/64", HOUR - timedelta(days=13), allowed=9, units=9)
+    return ann
+
+
+def count(identity: str, value: str, hour: datetime, rule: str = "orders", **counts: int) -> None:
+    CallerUsage.objects.create(rule_slug=rule, identity=identity, value=value, hour=hour, **counts)
+
+
+def rows(response: Any) -> list[list[str]]:
+    """The names and figures of the callers, as the page shows them."""
+    shown = response.context["callers"]
+    return [[row["name"], *[row[name] for name in ("requests", *CallerUsage.COUNTS)]] for row in shown]
+
+
+@pytest.fixture
+def seer(operator: Callable[..., Client]) -> Client:
+    return operator("view_usage_report", "reveal_caller", "view_tierassignment")
+
+
+def test_month_shows_every_caller_by_units(seer: Client, ann: str) -> None:
+    response = seer.get(PAGE, {"period": "last-month"})
+    assert rows(response) == [
+        [f"user: ann (id {ann})", "8", "7", "1", "0", "11"],
+        ["IP address: 2001:db8::/64", "9", "9", "0", "0", "9"],
+        [f"user: bob (id {int(ann) + 1})", "7", "5", "0", "2", "5"],
+    ]
+    assert response.context["together"]["units"] == "25"
+    assert "not told apart" not in text_of(response)
+    assert rows(seer.get(PAGE)) == []  # of the last 24 hours
+
+
+@pytest.mark.parametrize(
+    ("order", "names"), [("requests", "iab"), ("rejected", "aib"), ("rejected_by_other", "bia"), ("caller", "iab")]
+)
+def test_callers_are_sorted_by_any_column(seer: Client, ann: str, order: str, names: str) -> None:
+    response = seer.get(PAGE, {"period": "last-month", "by": order})
+    found = "".join(name.removeprefix("user: ")[0].lower() for name, *_ in rows(response))
+    assert sorted(found) == sorted(names)
+    if order != "caller":
+        assert found[0] == names[0]
+
+
+def test_billing_period_begins_on_its_day(seer: Client, ann: str, settings: Any) -> None:
+    response = seer.get(PAGE, {"day": "15", "period": "last-month", "by": "units"})
+    assert [row[:2] for row in rows(response)] == [
+        [f"user: bob (id {int(ann) + 1})", "7"],
+        [f"user: ann (id {ann})", "4"],
+    ]
+    settings.TIME_ZONE = "Europe/Berlin"  # where the 15th begins two hours earlier
+    assert rows(seer.get(PAGE, {"day": "15", "period": "last-month"}))[0] == [
+        f"user: ann (id {ann})",
+        "8",
+        "7",
+        "1",
+        "0",
+        "11",
+    ]
+    for odd in ("0", "32", "x", "9" * 400, "²"):
+        assert seer.get(PAGE, {"day": odd}).status_code == 200
+
+
+def test_caller_has_a_chart_by_day(seer: Client, ann: str) -> None:
+    [row, *_] = seer.get(PAGE, {"period": "last-month"}).context["callers"]
+    response = seer.get(PAGE + row["day_url"])
+    assert ann not in row["day_url"].replace("2026", "")
+    assert response.context["chosen"] == f"user: ann (id {ann})"
+    labels = [bar.label for bar in response.context["chart"].bars if bar.segments]
+    assert labels == ["14 Oct: 3 allowed, 1 rejected", "15 Oct: 4 allowed, 0 rejected"]
+
+
+def test_file_has_every_caller(seer: Client, ann: str) -> None:
+    url = reverse("admin:django_ratelimiter_usage_data", args=["callers", "csv"])
+    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    assert [row["value"] for row in found] == [ann, "2001:db8::/64", str(int(ann) + 1)]
+    assert found[0] == {
+        "rule_slug": "orders", "caller": f"user: ann (id {ann})", "identity": "user", "value": ann,
+        "allowed": "7", "rejected": "1", "rejected_by_other": "0", "units": "11",
+    }  # fmt: skip
+    assert seer.get(url.replace("csv", "json")).status_code == 404
+
+
+def test_callers_have_names_only_for_who_may_see_them(seer: Client, ann: str) -> None:
+    shown = digest(f"user:{ann}")
+    with override_settings(RATELIMITER={"REVEAL": ["ip"]}):
+        names = [name for name, *_ in rows(seer.get(PAGE, {"period": "last-month"}))]
+    assert names[:2] == [shown, "IP address: 2001:db8::/64"]
+    User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="reveal_caller"))
+    assert rows(seer.get(PAGE, {"period": "last-month"}))[0][0] == shown
+    url = reverse("admin:django_ratelimiter_usage_data", args=["callers", "csv"])
+    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    assert {row["value"] for row in found} == {""}
+
+
+def test_page_says_that_callers_were_not_told_apart(seer: Client, rule: Rule) -> None:
+    count("", "", now() - timedelta(days=1), allowed=5, units=5)
+    count("", "A" * 22, now() - timedelta(days=1), allowed=2, units=2)
+    response = seer.get(PAGE, {"period": "this-month"})
+    assert "too many callers waited" in text_of(response)
+    assert [name for name, *_ in rows(response)] == ["not told apart", "A" * 22]
+
+
+def test_page_without_a_rule_with_exact_usage_does_not_exist(seer: Client) -> None:
+    assert seer.get(PAGE).status_code == 404
+    assert "Usage per caller" not in text_of(seer.get(REPORT))
+    Rule.objects.create(slug="orders", name="Orders", partition_by=["user"], exact_usage=True)
+    assert "Usage per caller" in text_of(seer.get(REPORT))
+    for odd in ({"by": "pk"}, {"rule": "a\0"}):
+        assert seer.get(PAGE, odd).status_code == 404
+
+
+def test_queries_do_not_grow_with_callers(seer: Client, ann: str) -> None:
+    counts = []
+    for first in (9_000, 19_000):
+        with CaptureQueriesContext(connection) as queries:
+            seer.get(PAGE, {"period": "last-month"})
+        counts.append(len(queries))
+        rows_ = [
+            CallerUsage(rule_slug="orders", identity="user", value=str(first + n), hour=HOUR) for n in range(2_000)
+        ]
+        CallerUsage.objects.bulk_create(rows_)
+    assert counts[0] == counts[1] <= 16
+
+
+def test_top_callers_of_the_rule_are_exact(seer: Client, rule: Rule) -> None:
+    """Never "few", whatever the estimates are."""
+    for value in ("7", "8"):
+        hour = now().replace(minute=0) - timedelta(hours=2)
+        bucket(timedelta(hours=2), "orders", value, allowed=9)
+        weigh(timedelta(hours=2), digest(f"user:{value}"), 16, 0, "orders")
+        count("user", value, hour, allowed=int(value), rejected=9 - int(value), units=int(value))
+    TopPartition.objects.update(estimated=True)
+    report = Report(last(timedelta(hours=24)), "orders")
+    found = [(row.partition, row.in_words()) for row in report.top_partitions]
+    assert sorted(found) == sorted([
+        (digest("user:7"), {"requests": "9", "allowed": "7", "rejected": "2"}),
+        (digest("user:8"), {"requests": "9", "allowed": "8", "rejected": "1"}),
+    ])  # fmt: skip
+    rejected = Report(last(timedelta(hours=24)), "orders", by_rejected=True)
+    assert [row.partition for row in rejected.top_partitions] == [digest("user:7"), digest("user:8")]
+    Rule.objects.update(exact_usage=False)
+    CallerUsage.objects.all().delete()
+    report = Report(last(timedelta(hours=24)), "orders")
+    assert [row.in_words()["allowed"] for row in report.top_partitions] == ["few", "few"]
