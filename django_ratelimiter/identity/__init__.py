@@ -166,7 +166,7 @@ class Identity:
         )
 
     def is_exempt(self, *, reads: bool = True) -> bool:
-        """Return whether EXEMPT exempts the caller; not if it fails. reads: False = only if it needs not be read."""
+        """Return whether EXEMPT exempts the caller, not if it fails. reads: False = only if the user was read."""
         by = "api_key" if str(settings.EXEMPT).startswith("api_key.") else "user"
         if settings.EXEMPT is None or not (reads or by in self._values):
             return False

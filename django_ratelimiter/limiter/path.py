@@ -154,7 +154,7 @@ async def _uncharged(io: IO, charges: Call, rules: RuleSet, request: LimitReques
 
 
 async def _unless_exempt(io: IO, latest: Decision, request: LimitRequest) -> Decision:
-    """Return this decision, or that on an exempt caller: earlier charges are refunded, and it is counted as such.
+    """Return this decision, or that on an exempt caller, with all charges refunded and the request counted as exempt.
 
     EXEMPT is asked if the request is rejected, or if it is over a rate in code that leaves this to its view.
     """

@@ -417,7 +417,7 @@ _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Ti
 _plans = IdentityCache(partial(_ask, "TIER_RESOLVER", plan_of), NO_PLAN, "The plan of a caller")
 #: The customers of callers, and their plans if TIER_RESOLVER reads them.
 customers_of = IdentityCache(_ask_for_customer, UNREAD_CUSTOMER, "The customer of a caller")
-#: Whether a caller is exempt; `None` = EXEMPT has failed.
+#: Whether a caller is exempt, cached because a flood would ask for each rejection; `None` = EXEMPT has failed.
 exemptions = IdentityCache[bool | None](partial(_ask, "EXEMPT", truth_of), None, "The exemption of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)

@@ -161,7 +161,7 @@ def calls(draw: st.DrawFn) -> Calls:
 
 def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
     """Count the verdicts of each call, minute by minute, as the words of UsageCount say it."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
     for minute, verdicts in calls:
         rejected = any(verdict.charge.gating and not verdict.allowed for verdict in verdicts)
         for label in {verdict.charge.usage for verdict in verdicts if verdict.charge.usage is not None}:
@@ -171,7 +171,7 @@ def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
             totals[FIRST + minute, label][column] += 1
             totals[FIRST + minute, label][3] += allowed and any(verdict.soft_exceeded for verdict in mine)
             if allowed and not rejected and mine[0].charge.usual_cost is not None:
-                totals[FIRST + minute, label][6] += mine[0].charge.cost - 1
+                totals[FIRST + minute, label][7] += mine[0].charge.cost - 1
     return sorted(UsageCount(minute, label, *counts) for (minute, label), counts in totals.items())
 
 
@@ -186,7 +186,7 @@ def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_
                 if number == closed_between:
                     counts += collected(engine)
             counts += collected(engine)
-            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
             for minute, label, *outcomes in counts:
                 totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
             assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)

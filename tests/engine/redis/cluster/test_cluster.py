@@ -169,7 +169,7 @@ def test_what_is_refunded_released_or_reset_lies_anywhere(engine: Any) -> None:
 
 def summed(batches: Iterable[list[UsageCount]]) -> list[UsageCount]:
     """The counts of all batches, of which one may correct another."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 7)
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
     for minute, label, *counts in (count for batch in batches for count in batch):
         totals[minute, label] = [sum(both) for both in zip(totals[minute, label], counts, strict=True)]
     return sorted(UsageCount(*key, *counts) for key, counts in totals.items() if any(counts))
