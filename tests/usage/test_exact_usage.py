@@ -27,7 +27,8 @@ from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.protocol import ScriptMode
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.models import CallerUsage, Rule, Tier, TierAssignment, UsageBucket
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, UsageBucket
+from django_ratelimiter.plans import CallerIdentity
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.times import now
@@ -98,6 +99,24 @@ def test_each_caller_is_counted_as_a_recount_does(rule: Callable[..., None], che
         expected = {each: tuple(counts[each, place] for place in range(4)) for each, _ in counts}
         assert counted(slug) == expected
     assert any(counts[2] for counts in counted("site").values())
+
+
+def is_exempt(identity: CallerIdentity) -> bool:
+    return identity.address == ADDRESSES[0]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_exempt_request_of_a_caller_is_counted_without_units(rule: Callable[..., None], check: Check) -> None:
+    rule("site", quota=2, cost=2)
+    AccessEntry.objects.create(action="allow", kind="ip", value=ADDRESSES[1])
+    with override_settings(RATELIMITER={**settings.RATELIMITER, "EXEMPT": f"{__name__}.is_exempt"}):
+        assert [check(get(address)).allowed for address in (*ADDRESSES[:2], *ADDRESSES[:3], ADDRESSES[2])] == [
+            True
+        ] * 5 + [False]
+    collect_now()
+    assert counted("site") == {
+        ADDRESSES[0]: (2, 0, 0, 2), ADDRESSES[1]: (2, 0, 0, 0), ADDRESSES[2]: (1, 1, 0, 2)
+    }  # fmt: skip
 
 
 @pytest.mark.django_db(transaction=True)
