@@ -77,7 +77,7 @@ class CallerReport:
 def report_of(caller: Caller) -> CallerReport:
     """Return the report of a caller."""
     rules = cache.latest_rules()
-    grounds = grounds_of(caller, rules)
+    [grounds] = grounds_of([caller], rules)
     found = counters_of(caller, rules, grounds.entitlement)
     shown = found.of(caller)
     rejections, problem = list[CallerRejection](), found.problem

@@ -132,7 +132,7 @@ def test_one_call_for_all_rules(
     caller = caller_of("user", str(user.pk))
     counters_now(caller)
     before = scripts_run(redis_client)
-    with django_assert_num_queries(3):  # version, assignments with those of groups, entries
+    with django_assert_num_queries(4):  # version, groups, assignments, entries
         assert len(counters_now(caller).counters) == 20
     assert scripts_run(redis_client) == before + 1
 
