@@ -194,6 +194,8 @@ class Settings:
     TIER_RESOLVER = Entry(None, _callable)
     #: Paths of attributes or callables that lead to a caller's customer, a row of the project; the first one counts.
     CUSTOMER = Entry(None, values.customers)
+    #: Dotted path of a callable(row of a customer) that returns its callers: ("user", primary key), ("api_key", value).
+    CUSTOMER_CALLERS = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
     #: The identities that no caller can choose, besides user, ip, api_key, customer and session.

@@ -125,7 +125,7 @@ def _granted(
         for pk, row in rows.items()
     ]
     plan, reasons = NO_PLAN, dict[str, int]()
-    known = {"user": caller.user, "address": caller.address}
+    known = {"user": caller.user, "address": caller.address, "customer": caller.customer}
 
     def read(name: str) -> Any:
         return known[name] if name in known else caller.value_of(name)
