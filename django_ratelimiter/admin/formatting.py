@@ -138,20 +138,20 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
         {name.value for name in known.values() if name.kind == kind} for kind in ("user", "customer", "api_key")
     )
     logins = _login_names(users) if may_see_names(reader, get_user_model()) else {}
-    named = {"user": logins, "customer": labels(customers) if customers else {}}
-    reasons = key_labels(reader, keys)
-    return {digest: without_controls(_in_words(name, named, reasons)) for digest, name in known.items()}
+    customer_names = labels(customers) if customers else {}
+    named = {"user": logins, "customer": customer_names, "api_key": key_labels(reader, keys)}
+    return {digest: without_controls(_in_words(name, named)) for digest, name in known.items()}
 
 
-def _in_words(name: Name, named: Mapping[str, Mapping[str, str]], keys: Mapping[str, str]) -> str:
+def _in_words(name: Name, named: Mapping[str, Mapping[str, str]]) -> str:
     if name.kind == "partition":
         return name.value
     value, text = name.value, name.shown
     own = named.get(name.kind, {}).get(value, value)
-    if own != value:
-        text = _("%(name)s (id %(pk)s)") % {"name": own, "pk": value}
     if name.kind == "api_key":
-        text = labelled(name, keys)
+        text = labelled(name, named[name.kind])
+    elif own != value:
+        text = _("%(name)s (id %(pk)s)") % {"name": own, "pk": value}
     return f"{label_of(name.kind)}: {text}"
 
 

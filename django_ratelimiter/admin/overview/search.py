@@ -168,10 +168,8 @@ def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _found(kind: str, row: Any, viewer: Viewer) -> Match:
-    name = name_of(viewer.request.user, row) or str(row.pk)
-    if kind == "user":
-        return Match(_("User"), name, viewer.caller_url(kind, by_key(row.pk)))
-    return Match(_("Customer"), name, viewer.caller_url(kind, value_of(row)))
+    label, value = (_("User"), by_key(row.pk)) if kind == "user" else (_("Customer"), value_of(row))
+    return Match(label, name_of(viewer.request.user, row) or str(row.pk), viewer.caller_url(kind, value))
 
 
 def _latest(rows: QuerySet[Any]) -> QuerySet[Any]:
