@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from inspect import isfunction
+from itertools import islice
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from django.contrib.auth import get_user_model
@@ -21,6 +22,9 @@ from .values.terminal import without_controls
 
 #: Maximum length of labels.
 MAX_LABEL: Final = 200
+
+#: Maximum number of callers of a customer that are read.
+MAX_CALLERS: Final = 10_000
 
 
 class Customer(NamedTuple):
@@ -131,3 +135,17 @@ def _rows_of(values: Collection[str]) -> Iterable[Model]:
     keys = [pk_of(model, tenants.own_pk(model, value)) for value in values] if model else []
     found = [key for key in keys if key is not None]
     return model._default_manager.filter(pk__in=found) if model and found else ()
+
+
+def callers_of(row: Model) -> list[tuple[str, str]]:
+    """Return kind and value of a customer's callers, by the setting CUSTOMER_CALLERS: one above MAX_CALLERS at most.
+
+    Raises ValueError for what is no caller, and whatever the project's code raises.
+    """
+    function: Any = import_string(str(settings.CUSTOMER_CALLERS))
+    found = []
+    for each in islice(function(row), MAX_CALLERS + 1):
+        if not (isinstance(each, tuple) and len(each) == 2) or each[1] in (None, ""):
+            raise ValueError(f'CUSTOMER_CALLERS must give pairs such as ("user", 42), not a {type(each).__name__}')
+        found.append((str(each[0]), str(each[1])))
+    return found

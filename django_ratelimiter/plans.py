@@ -50,7 +50,7 @@ class CallerIdentity:
     """Who the caller is, as TIER_RESOLVER and CUSTOMER get it. Each part is read at its first use; `None` = none.
 
     read: returns the caller's value for a name that rules are split by; of "user" its object, if that is known, of
-    "address" the whole address, and of "customer" only the one that is known without asking the project.
+    "address" the whole address, and of "customer" only the one that is known without asking the project, or its row.
     """
 
     def __init__(self, user_id: str | None, api_key_hash: str | None, read: Callable[[str], Any]) -> None:
@@ -157,7 +157,9 @@ def customer_answer(identity: CallerIdentity) -> Any:
     """Return the row to which CUSTOMER leads, or an awaitable of it; see `answer_of`."""
     identity.names["customer"] = None
     known = identity.read("customer")
-    return _first_of(settings.CUSTOMER, identity) if known is None else customers.row_of(known)
+    if known is None:
+        return _first_of(settings.CUSTOMER, identity)
+    return known if isinstance(known, Model) else customers.row_of(known)
 
 
 def _first_of(resolvers: Sequence[str], identity: CallerIdentity) -> Any:

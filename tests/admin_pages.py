@@ -18,7 +18,7 @@ from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
-from django_ratelimiter import limiter
+from django_ratelimiter import customers, limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
@@ -114,6 +114,7 @@ PAGES: Final = [
     ),
     Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": ADDRESS}),
     Page("caller-blocked", "django_ratelimiter_caller", lambda: {"kind": "user", "value": str(blocked().pk)}),
+    Page("customer", "django_ratelimiter_caller", {"kind": "customer", "value": "1"}),
     Page("caller-search", "django_ratelimiter_caller"),
     Page("history", "django_ratelimiter_history"),
     Page("history-version", "django_ratelimiter_history_version", args=lambda: [latest()]),
@@ -156,6 +157,10 @@ def fill(author: User) -> None:
     others = [User.objects.create_user(name) for name in ("paula", "erik", "mia", "tom", "lena", "omar", "sofia")]
     _usage([*others[:3], ann, *others[3:]], now())
     _requests(ann)
+    if customers.is_configured():  # where the pictures are taken
+        from tests import pictured_customer
+
+        pictured_customer.fill(author, others[0], ask)
 
 
 def _rules(author: User) -> None:
@@ -188,15 +193,16 @@ def _requests(ann: User) -> None:
     """What was asked just now: a user and an address have used up what they may, and some others."""
     addresses = [(ADDRESS, 13), *((f"198.51.100.{number}", 10 + number) for number in range(1, 5))]
     for address, times in addresses:
-        _ask("/accounts/login/", AnonymousUser(), address, times)
-    _ask("/api/search/", ann, ADDRESS, 9)
-    _ask("/api/export/", ann, ADDRESS, 17)
-    _ask("/api/search/", AnonymousUser(), "203.0.113.9", 6)  # whom an access entry denies
+        ask("/accounts/login/", AnonymousUser(), address, times)
+    ask("/api/search/", ann, ADDRESS, 9)
+    ask("/api/export/", ann, ADDRESS, 17)
+    ask("/api/search/", AnonymousUser(), "203.0.113.9", 6)  # whom an access entry denies
 
 
-def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> None:
+def ask(path: str, user: User | AnonymousUser, address: str, times: int, **meta: str) -> None:
+    """Ask so often."""
     for _ in range(times):
-        request = RequestFactory().get(path, REMOTE_ADDR=address)
+        request = RequestFactory().get(path, REMOTE_ADDR=address, **meta)
         request.user = user
         limiter.check(request)
 

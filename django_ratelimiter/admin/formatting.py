@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
+from django.db.models import Model
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..customers import label_of as label_of_row
+from ..customers import labels
 from ..databases import pk_of
 from ..inspection.caller_report import key_labels, labelled
 from ..inspection.references import Name, revealed_to
@@ -28,9 +31,9 @@ IDENTITY_LABELS: Final = {
     "user": gettext_lazy("user"),
     "ip": gettext_lazy("IP address"),
     "api_key": gettext_lazy("API key"),
+    "customer": gettext_lazy("customer"),
     "session": gettext_lazy("session"),
     "host": gettext_lazy("host"),
-    "customer": gettext_lazy("customer"),
 }
 
 
@@ -89,11 +92,17 @@ def when_and_who(row: Any) -> str:
     return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
 
 
-def may_see_names(reader: Any) -> bool:
-    """Return whether this user may see the names of users: with permission to view users, or names of callers."""
-    meta = get_user_model()._meta
-    may_view = reader.has_perm(f"{meta.app_label}.view_{meta.model_name}")
-    return bool(may_view or reader.has_perm("django_ratelimiter.reveal_caller"))
+def may_see_names(reader: Any, model: type[Model]) -> bool:
+    """Return whether this user may view such rows, of users or customers, or see the names of callers; `None` = may."""
+    needed = f"{model._meta.app_label}.view_{model._meta.model_name}", "django_ratelimiter.reveal_caller"
+    return reader is None or any(map(reader.has_perm, needed))
+
+
+def name_of(reader: Any, row: Any) -> str:
+    """Return the name of a user or customer if this user may see it; "" = they may not, or there is no row."""
+    if row is None or not may_see_names(reader, type(row)):
+        return ""
+    return without_controls(str(row.get_username())) if isinstance(row, get_user_model()) else label_of_row(row)
 
 
 def label_of(name: str) -> str:
@@ -123,22 +132,26 @@ def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
 
-    One query if users are among them, and one if API keys are.
+    One query for users among them, if this reader may see their names, one for customers, and one for API keys.
     """
-    logins = _login_names({name.value for name in known.values() if name.kind == "user"})
-    keys = {name.value for name in known.values() if name.kind == "api_key"}
-    labels = key_labels(reader, keys) if keys else {}
-    return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
+    users, customers, keys = (
+        {name.value for name in known.values() if name.kind == kind} for kind in ("user", "customer", "api_key")
+    )
+    logins = _login_names(users) if may_see_names(reader, get_user_model()) else {}
+    customer_names = labels(customers) if customers else {}
+    named = {"user": logins, "customer": customer_names, "api_key": key_labels(reader, keys)}
+    return {digest: without_controls(_in_words(name, named)) for digest, name in known.items()}
 
 
-def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
+def _in_words(name: Name, named: Mapping[str, Mapping[str, str]]) -> str:
     if name.kind == "partition":
         return name.value
     value, text = name.value, name.shown
-    if name.kind == "user" and logins.get(value, value) != value:
-        text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
+    own = named.get(name.kind, {}).get(value, value)
     if name.kind == "api_key":
-        text = labelled(name, labels)
+        text = labelled(name, named[name.kind])
+    elif own != value:
+        text = _("%(name)s (id %(pk)s)") % {"name": own, "pk": value}
     return f"{label_of(name.kind)}: {text}"
 
 

@@ -7,12 +7,14 @@ from ipaddress import collapse_addresses
 from itertools import chain
 from typing import Any, Final
 
+from django.apps import apps
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
 from .. import customers
 from ..conf import django_setting, identities, lacks_fallbacks, settings
 from ..conf.values import CALLERS, SUBJECTS, is_attribute_path
+from ..models import TierAssignment
 from ..rules.records import LimitRecord, RuleRecord
 from .common import Found, check, import_or_none, rules_in_force, together
 
@@ -85,12 +87,22 @@ def _also_callable(path: str) -> str:
 
 @check(
     "W029",
-    "RATELIMITER: CUSTOMER: the model of your customers is not known, so pages cannot find or name them.",
-    "Annotate what your function returns, such as `-> Account | None`, and API_KEY_RESOLVER too.",
+    "RATELIMITER: CUSTOMER: the pages of the admin cannot find customers: {}.",
+    "Annotate what your functions return, such as `-> Account | None`, API_KEY_RESOLVER too, and register a ModelAdmin "
+    "of that model with search_fields, such as its name: the overview uses its search.",
 )
-def check_customer_model() -> Found:
-    """Return something if the model of customers cannot be told from CUSTOMER."""
-    return [()] if customers.is_configured() and customers.customer_model() is None else []
+def check_customer_search() -> Found:
+    """Return why the model of customers, or its rows, cannot be found."""
+    model = customers.customer_model()
+    if customers.is_configured() and model is None:
+        yield ("their model is not known",)
+    if model is None or not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.sites import all_sites
+
+    for site in (each for each in all_sites if each.is_registered(TierAssignment)):
+        if not (site.is_registered(model) and site.get_model_admin(model).search_fields):
+            yield (f"{model._meta.label} has no ModelAdmin with search_fields on the site {site.name}",)
 
 
 @check(
@@ -174,7 +186,7 @@ def check_trust() -> Found:
 
 def _callables() -> Iterator[tuple[str, str]]:
     subjects = {"TIER_RESOLVER": SUBJECTS, "CUSTOMER": CALLERS, "EXEMPT": SUBJECTS}
-    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *subjects, "RESPONSE"):
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *subjects, "CUSTOMER_CALLERS", "RESPONSE"):
         named = getattr(settings, entry) or ()
         for path in [named] if isinstance(named, str) else named:
             if not path.endswith(".html") and not is_attribute_path(path, subjects.get(entry, ())):

@@ -203,6 +203,8 @@ class Settings:
     CUSTOMER = Entry(None, values.customers)
     #: Path of an attribute of callers, or of a callable, that says whether a caller is exempt from all rules.
     EXEMPT = Entry(None, _callable)
+    #: Dotted path of a callable(row of a customer) that returns its callers: ("user", primary key), ("api_key", value).
+    CUSTOMER_CALLERS = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
     #: The identities that no caller can choose, besides user, ip, api_key, customer and session.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -13,10 +13,14 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
+from ..customers import is_configured, of_row, row_of, value_of
 from ..databases import pk_of, spelled
+from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
+from ..logs import logger
+from ..plans import CallerIdentity
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
@@ -111,6 +115,8 @@ class Caller:
     unknown: str = ""
     #: The row of the user; `None` = there is none, or another kind of caller.
     user: Any = None
+    #: The row of the customer: the caller itself, or that of a user or an API key; `None` = there is none.
+    customer: Any = None
     #: It is identified by a key that must not be in a URL or be stored.
     is_secret: bool = False
     #: The slug in the reference from the input.
@@ -139,9 +145,9 @@ class Caller:
         return self.known.get("user")
 
     @property
-    def is_unknown_user(self) -> bool:
-        """True if the input is a user that is not in the database."""
-        return self.kind == "user" and self.user is None
+    def is_unknown_row(self) -> bool:
+        """True if the input is a user or customer that is not in the database."""
+        return self.kind in ("user", "customer") and getattr(self, self.kind) is None
 
     @property
     def is_everybody(self) -> bool:
@@ -238,6 +244,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = (), *, must_count: 
         values = {"kind": kind, "kinds": ", ".join((*KINDS, "digest", "reference"))}
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % values)
     parts = parts_of(value) if kind == "partition" else {kind: value}
+    if parts.keys() == {"customer"}:  # a page of its own, however it is named
+        kind, value = "customer", parts["customer"]
     for text in others:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
@@ -299,25 +307,66 @@ def parts_of(text: str) -> dict[str, str]:
     return found
 
 
-def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
-    """Return the caller, with each value as a request would have it."""
+def _caller(
+    kind: str,
+    value: str,
+    parts: Mapping[str, str],
+    user_of: Callable[[str], tuple[str, Any]] | None = None,
+    customer_of: Callable[[str], Any] = row_of,
+) -> Caller:
+    """Return the caller, with each value as a request would have it. user_of: as `_user_of`."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = None
+    address = user = customer = None
     key = _Key("", None, "")
     if "user" in known:
-        known["user"], user = _user_of(known["user"])
+        known["user"], user = (user_of or _user_of)(known["user"])
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
+    if "customer" in known:
+        customer = customer_of(known["customer"])
+    elif kind in ("user", "api_key") and is_configured():
+        customer = _customer_of(known, key.hashed, user)
+        known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}
     is_hidden = kind != "api_key" and (any(map(is_secret, typed)) or typed.get("api_key", key.opened) != key.opened)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_hidden)
+    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, customer, is_hidden)
+
+
+def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> Any:
+    """Return the row of the customer of this user or API key; `None` = there is none, or CUSTOMER fails."""
+    try:
+        identity = CallerIdentity(known.get("user"), api_key, lambda name: user if name == "user" else known.get(name))
+        return identity.customer if of_row(identity.customer) else None
+    except Exception as error:  # the project's own code
+        logger.error("RATELIMITER['CUSTOMER'] failed, so a caller is shown without it: %s", raised_at(error))
+        return None
+
+
+def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
+    """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
+    users = get_user_model()
+    pks = [pk_of(users, own_pk(users, value)) for kind, value in named if kind == "user"]
+    rows = {user_key(row.pk): row for row in users._default_manager.filter(pk__in=filter(None, pks))} if pks else {}
+
+    def user_of(text: str) -> tuple[str, Any]:
+        key = text if ":" in text else user_key(text)
+        return key, rows.get(key)
+
+    found = []
+    for kind, value in named:
+        is_alone = kind in ("user", "api_key", "ip")
+        text = f"{_RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
+        parts = {kind: text} if is_alone else parts_of(text)
+        parts["customer"] = customer.value
+        found.append(_caller(kind if is_alone else "partition", text, parts, user_of, lambda _: customer.customer))
+    return found
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -365,12 +414,12 @@ class _Key(NamedTuple):
 
 def _api_key(text: str) -> _Key:
     """Return the key for a text: the key, its hash, the result of API_KEY_RESOLVER, or what stands for it in URLs."""
-    hashed = hash_api_key(text)
+    found = text.removeprefix(_RESOLVED)
+    hashed = hash_api_key(text if settings.API_KEY_RESOLVER else found)
     if settings.API_KEY_RESOLVER is None:
-        known = text if is_hash(text) and not is_known_api_key(hashed) else hashed
+        known = found if is_hash(found) and (found != text or not is_known_api_key(hashed)) else hashed
         return _Key(known, known, known)
-    if text.startswith(_RESOLVED) and text != _RESOLVED:
-        found = text.removeprefix(_RESOLVED)
+    if found not in ("", text):
         return _Key(found, None, text)
     if one := _ONE_OF.fullmatch(text):
         return _Key(one[2], one[1], text)

@@ -20,6 +20,7 @@ from ..rules.ruleset import RuleSet
 from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, TierExplanation, grounds_of
+from .members import Members, read_members
 from .references import Name
 from .reset import LogLine, log_of
 from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
@@ -29,7 +30,7 @@ from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier
 class CallerReport:
     """A caller: its tier and why, and the current state of all counters.
 
-    Of a digest, and of a user that is not in the database, only counters in use count. The last four are for the
+    Of a digest, and of a user that is not in the database, only counters in use count. The last five are for the
     caller's page.
     """
 
@@ -40,8 +41,8 @@ class CallerReport:
 
     caller: Caller
     enforced: bool  # false while all enforcement is stopped
-    #: By counters of its own. `None` = not known: of a digest whom no rule rejects that has rejected it lately, and
-    #: without Redis.
+    #: By counters of its own, or of a customer's users and keys. `None` = not known: of a digest whom no rule rejects
+    #: that has rejected it lately, of a customer whose users and keys were not all looked at, and without Redis.
     blocked: bool | None
     access: AccessEntry | None
     tier: TierExplanation
@@ -56,6 +57,7 @@ class CallerReport:
     grounds: Grounds
     own: Sequence[Counter]  # all of its own counters
     blocking: Blocking  # the counters shown that reject the caller now
+    members: Members | None  # of a customer
 
     @property
     def blocked_shared(self) -> list[RuleRecord]:
@@ -70,16 +72,18 @@ class CallerReport:
 
     @property
     def is_unknown(self) -> bool:
-        """True if the caller is a user that is not in the database, and nothing is counted under its key."""
-        return self.caller.is_unknown_user and all(each.used == 0 for each in self.counters if not each.shared)
+        """True if the caller is a user or customer that does not exist, and nothing is counted under its key."""
+        return self.caller.is_unknown_row and all(each.used == 0 for each in self.counters if not each.shared)
 
 
 def report_of(caller: Caller) -> CallerReport:
     """Return the report of a caller."""
     rules = cache.latest_rules()
-    grounds = grounds_of(caller, rules)
+    [grounds] = grounds_of([caller], rules)
     found = counters_of(caller, rules, grounds.entitlement)
     shown = found.of(caller)
+    members = read_members(caller, rules) if caller.kind == "customer" and caller.customer is not None else None
+    known = {name for each in members.found for name in each.caller.known} if members else {*caller.known}
     rejections, problem = list[CallerRejection](), found.problem
     try:
         rejections = rejections_of(caller, found, rules)
@@ -88,11 +92,11 @@ def report_of(caller: Caller) -> CallerReport:
     return CallerReport(
         caller=caller,
         enforced=rules.enforced,
-        blocked=_is_blocked(caller, grounds, found) if rules.enforced else False,
+        blocked=_is_blocked(caller, grounds, found, members) if rules.enforced else False,
         access=grounds.access,
         tier=grounds.tier,
         counters=shown.counters,
-        unread=found.unread,
+        unread=[each for each in found.unread if not {*each.missing} <= known],
         unlimited=found.unlimited,
         rejections=rejections,
         log=log_of(caller),
@@ -101,17 +105,20 @@ def report_of(caller: Caller) -> CallerReport:
         grounds=grounds,
         own=found.own,
         blocking=shown.blocking if rules.enforced else Blocking(),
+        members=members,
     )
 
 
-def _is_blocked(caller: Caller, grounds: Grounds, found: Counters) -> bool | None:
+def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Members | None) -> bool | None:
+    if members is not None and members.blocked:
+        return True
     if grounds.access is not None:
         return grounds.access.action == "deny"
     if found.problem:
         return None
     if found.of(caller).blocking.own:
         return True
-    return None if caller.kind == "digest" else False
+    return None if caller.kind == "digest" or (members is not None and members.unseen) else False
 
 
 def key_name(caller: Caller, reader: Any = None) -> str:
@@ -169,7 +176,13 @@ def _reasons(report: CallerReport) -> Iterator[str]:
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
         yield f"{text} {', '.join(rule.slug for rule in report.blocked_scopes)}"
-    if who.is_unknown_user:
+    if report.members is not None:
+        for each in report.members.blocked:
+            rules = ", ".join(dict.fromkeys(counter.rule.slug for counter in each.blocking.own))
+            values = {"name": f"{each.caller.kind} {each.caller.value}", "rules": rules or _("an access entry")}
+            yield _("blocked: as %(name)s, by %(rules)s") % values
+        yield from filter(None, [report.members.unseen])
+    if who.is_unknown_row:
         yield _("There is no such user. The counters shown are those of requests with this key.")
     if access:
         until = until_in_words(access.expires_at) if access.expires_at else _("it is deleted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import ClassVar, Final, NamedTuple
 
 from ..backend import get_engine
@@ -43,6 +44,7 @@ class Counter:
     stands_in: bool = False
     #: The caller's tier is not known, so this may not be its limit.
     is_assumed: bool = False
+    is_customers: bool = False  # the caller shares it with others of its customer
     logged: bool = False  # it is the counter of the rejection that the reference names
 
     @property
@@ -159,7 +161,7 @@ class Counters:
     @property
     def own(self) -> list[Counter]:
         """The counters that can be reset for this caller alone."""
-        return [each for each in self.counters if not each.shared and not each.is_local]
+        return [each for each in self.counters if not (each.shared or each.is_local or each.is_customers)]
 
     @property
     def blocking(self) -> Blocking:
@@ -179,7 +181,7 @@ class Counters:
             return Counters([each for each in self.counters if each.shared], problem=self.problem)
         if caller.is_nobody:
             return Counters((), problem=self.problem)
-        if caller.kind != "digest" and not caller.is_unknown_user:
+        if caller.kind != "digest" and not caller.is_unknown_row:
             return self
         shown = [each for each in self.counters if not each.shared and (each.used or self.problem)]
         if self.problem and caller.kind == "digest":  # only the rule that it came with is known to count it
@@ -252,11 +254,29 @@ def moment_of(at_us: int) -> datetime:
 
 
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
-    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
+    """Return the caller's counters under all rules that are not off.
 
     For a digest the tier is not known: the tier of its last recent rejection by the rule is used. Without one, the
     limits are assumed, and it is not known what they decide.
     """
+    return read(_unread(caller, rules, entitlement))
+
+
+def counters_of_members(callers: Sequence[Caller], rules: RuleSet, granted: Sequence[Entitlement]) -> list[Counters]:
+    """Return the counters of each caller of a customer, with their entitlements, in as few calls of the engine.
+
+    Without those that several callers share: of all callers, and of the customer.
+    """
+    parts = []
+    for caller, entitlement in zip(callers, granted, strict=True):
+        found = _unread(caller, rules, entitlement).counters
+        parts.append([each for each in found if {*each.rule.partition_by} - {"customer"}])
+    together = read(Counters([*chain(*parts)]))
+    counters = iter(together.counters)
+    return [Counters(list(islice(counters, len(part))), problem=together.problem) for part in parts]
+
+
+def _unread(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
     counters: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
@@ -273,12 +293,13 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
             is_assumed = caller.kind == "digest" and (
                 rule.depends_on_tier if caller.is_everybody else rule.slug not in seen
             )
-            counters += _counters_of(template, digest, stands_in=caller.stands_in(rule), is_assumed=is_assumed)
+            is_customers = rule.partition_by == ("customer",) and caller.kind in ("user", "api_key")
+            counters += _counters_of(template, digest, caller.stands_in(rule), is_assumed, is_customers)
         if not template.records:
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    return read(Counters(counters, unread, unlimited, problem))
+    return Counters(counters, unread, unlimited, problem)
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
@@ -296,28 +317,38 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
     return read(Counters([*found.values()]))
 
 
-def _counters_of(
-    template: RuleTemplate, digest: str, *, stands_in: bool = False, is_assumed: bool = False
-) -> list[Counter]:
+def _counters_of(template: RuleTemplate, digest: str, *facts: bool) -> list[Counter]:
+    """Return the counters without verdicts. facts: the fields of `Counter` after that."""
     rule, tier = template.rule, str(template.tier or "")
     charges = template.charges(None, None, is_missing=digest == missing())
     return [
-        Counter(rule, tier, record, charge.fill(digest), digest, None, stands_in, is_assumed)
+        Counter(rule, tier, record, charge.fill(digest), digest, None, *facts)
         for record, charge in zip(template.records, charges, strict=bool(charges))
     ]
 
 
+#: Maximum number of counters that one call reads: decisions wait for it.
+MAX_READ: Final = 1_000
+
+
 def read(found: Counters) -> Counters:
-    """Return these counters with their current verdicts."""
-    calls: list[dict[str, Counter]] = [{}]  # a call cannot name a counter twice, which throttles may share
+    """Return these counters with their current verdicts: one call of the engine for each shard and MAX_READ of them."""
+    engine = get_engine()
+    shard_of: Callable[[Charge], int] = getattr(getattr(engine, "engine", engine), "shard_of", lambda _charge: 0)
+    calls: list[dict[str, Counter]] = []
+    unfilled: dict[int, list[dict[str, Counter]]] = {}  # of each shard
     for each in (each for each in found.counters if not each.is_local):
-        key = each.charge.key + each.charge.limit.tag
-        if all(key in call for call in calls):
-            calls.append({})
-        next(call for call in calls if key not in call)[key] = each
-    asked = [[each.charge for each in call.values()] for call in calls if call]
+        key, some = each.charge.key + each.charge.limit.tag, unfilled.setdefault(shard_of(each.charge), [])
+        call = next((call for call in some if key not in call), None)  # it cannot name one twice, which throttles share
+        if call is None:
+            calls.append(call := {})
+            some.append(call)
+        call[key] = each
+        if len(call) == MAX_READ:
+            some.remove(call)
+    asked = [[each.charge for each in call.values()] for call in calls]
     try:
-        verdicts = [verdict for charges in asked for verdict in get_engine().peek(charges)]
+        verdicts = [verdict for charges in asked for verdict in engine.peek(charges)]
     except EngineUnavailable as error:
         unread = [replace(each, verdict=None) for each in found.counters]  # earlier verdicts are outdated
         return replace(found, counters=unread, problem=str(error))

@@ -75,7 +75,8 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
 def counters_now(caller: Caller) -> Counters:
     """Return the caller's counters under the current rules."""
     rules = cache.latest_rules()
-    return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
+    [grounds] = grounds_of([caller], rules)
+    return counters_of(caller, rules, grounds.entitlement)
 
 
 def _own_counters(caller: Caller, names: Collection[str]) -> list[Counter]:

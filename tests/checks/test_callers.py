@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.test import override_settings
 
 from django_ratelimiter.checks import callers, views
@@ -26,7 +28,8 @@ def ratelimiter(**entries: Any) -> Any:
     "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
 )
 @pytest.mark.parametrize(
-    "entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "EXEMPT", "RESPONSE", "IDENTITIES"]
+    "entry",
+    "API_KEY_RESOLVER API_KEY_FORM TIER_RESOLVER CUSTOMER CUSTOMER_CALLERS EXEMPT RESPONSE IDENTITIES".split(),
 )
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
@@ -110,12 +113,21 @@ def test_a_path_of_attributes_that_is_a_function_too(monkeypatch: pytest.MonkeyP
         assert callers.check_plan_path() == callers.check_customer_paths() == callers.check_callables() == []
 
 
-def test_customers_of_an_unknown_model() -> None:
-    for path, fires in (("told", True), ("customer_of", False)):
-        with ratelimiter(CUSTOMER=f"tests.identity.test_customers.{path}"):
-            assert ids(callers.check_customer_model()) == ["W029"] * fires
+def test_customers_that_the_admin_cannot_find(monkeypatch: pytest.MonkeyPatch) -> None:
     with ratelimiter():
-        assert callers.check_customer_model() == []
+        assert callers.check_customer_search() == []
+    with ratelimiter(CUSTOMER="tests.identity.test_customers.told"):
+        [found] = callers.check_customer_search()
+        assert "their model is not known" in found.msg
+    with ratelimiter(CUSTOMER="tests.identity.test_customers.customer_of"):
+        assert callers.check_customer_search() == []
+        monkeypatch.setattr(admin.site.get_model_admin(Group), "search_fields", ())
+        [found] = callers.check_customer_search()
+        assert "auth.Group has no ModelAdmin with search_fields on the site admin" in found.msg
+        monkeypatch.setattr(admin.site, "is_registered", lambda model: model is not Group)
+        assert ids(callers.check_customer_search()) == ["W029"]
+        monkeypatch.setattr(callers, "apps", SimpleNamespace(is_installed=lambda _name: False))
+        assert callers.check_customer_search() == []
 
 
 @pytest.mark.parametrize(

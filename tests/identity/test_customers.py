@@ -359,7 +359,7 @@ def test_assignments_multiply_the_one_quota(client: Client, make_rule: MakeRule,
     given.full_clean()
     given.save()
     assert [ask(client, *each).status_code for each in (("ann", ""), (None, "key"), ("bob", ""))] == [200, 200, 429]
-    found = grounds_of(caller_of("customer", str(acme.pk)), cache.current_rules())
+    [found] = grounds_of([caller_of("customer", str(acme.pk))], cache.current_rules())
     assert (found.tier.slug, found.tier.kind, found.tier.anchor_day) == ("pro", "resolver", 15)
     assert [each.pk for each in found.assignments] == [given.pk]
 

@@ -13,14 +13,16 @@ from django.core.management import call_command
 from django.test import RequestFactory
 
 from django_ratelimiter import limiter
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import report_of
-from django_ratelimiter.inspection.counters import Counter
+from django_ratelimiter.inspection.counters import Counter, Counters, read
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 
 pytestmark = pytest.mark.django_db
 
@@ -132,7 +134,7 @@ def test_one_call_for_all_rules(
     caller = caller_of("user", str(user.pk))
     counters_now(caller)
     before = scripts_run(redis_client)
-    with django_assert_num_queries(3):  # version, assignments with those of groups, entries
+    with django_assert_num_queries(4):  # version, groups, assignments, entries
         assert len(counters_now(caller).counters) == 20
     assert scripts_run(redis_client) == before + 1
 
@@ -230,3 +232,22 @@ def test_of_a_request_that_lacks_what_a_rule_counts_by_nobody_is_known(add_rule:
     assert first == f"requests without what the rule org counts by ({caller.digest}): all of them are rejected"
     assert second.startswith("Rejected by Org (limit now: 5 per hour, sliding window): 2 since ")
     assert second.endswith(f", now: never allowed (org#{caller.digest[:8]})")
+
+
+def test_counters_are_read_by_one_call_for_each_shard_and_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sharded(MemoryEngine):
+        def shard_of(self, charge: Charge) -> int:
+            return int(charge.key[-1]) % 2
+
+        def peek(self, charges: Any, now_us: int | None = None) -> list[Verdict]:
+            asked.append(sorted({self.shard_of(each) for each in charges}))
+            return super().peek(charges, now_us)
+
+    asked: list[list[int]] = []
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Sharded())
+    rule = RuleRecord("export", "Export", "enforce", {})
+    charges = [Charge(f"export:{number}", Limit(5, 60)) for number in range(3_000)]
+    twice = [*charges, charges[2_998]]  # which throttles may share
+    found = read(Counters([Counter(rule, "", LimitRecord(each.limit), each, "") for each in twice]))
+    assert asked == [[0], [1], [0], [1], [0]]
+    assert [each.left for each in found.counters] == [5] * 3_001

@@ -71,7 +71,7 @@ def test_a_tier_of_the_projects_own_code_is_given_a_reason(
 ) -> None:
     User.objects.filter(pk=user.pk).update(email=email)
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.plan_of"}):
-        found = grounds_of(caller_of("user", str(user.pk)), cache.current_rules())
+        [found] = grounds_of([caller_of("user", str(user.pk))], cache.current_rules())
     assert (found.tier.slug, found.tier.kind) == (slug, kind)
 
 
@@ -135,5 +135,5 @@ def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: 
     rules = cache.current_rules()
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"}):
         real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
-        assert grounds_of(caller, rules).entitlement == real == by_the_docs(written, plan, rules)
+        assert grounds_of([caller], rules)[0].entitlement == real == by_the_docs(written, plan, rules)
     assert counters_now(caller).problem == ""

@@ -179,7 +179,7 @@ class NewAccessEntryForm(AccessEntryForm):
         filled = [kind for kind, value in typed.items() if value]
         if not any(kind in self.errors for kind in typed):
             if len(filled) != 1:
-                raise ValidationError(_("Fill in exactly one of address, user, API key and digest."), code="one_of")
+                raise ValidationError(_("Fill in exactly one of these fields."), code="one_of")
             [kind] = filled
             value = str(typed[kind])
             self.instance.kind, self.instance.value = kind, _hash_of(value) if kind == "api_key" else value

@@ -31,7 +31,7 @@ from ...rules.tiers import callers_differ
 from ...values.partitions import is_identity
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
-from ..formatting import label_of
+from ..formatting import label_of, name_of
 from ..pages import show
 from ..rejections import rejection_rows
 from ..viewer import Viewer
@@ -51,7 +51,7 @@ def caller_typed(kind: str, text: str) -> Caller:
     except UnknownCaller:
         return caller_of("reference", text)
     is_response = len(text.split()) > 1 and kind != "partition"
-    return caller_of("reference", text) if is_response or caller.is_unknown_user else caller
+    return caller_of("reference", text) if is_response or caller.is_unknown_row else caller
 
 
 def known_in(request: HttpRequest) -> list[str]:
@@ -163,7 +163,8 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
     report = report_of(caller)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
-    name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
+    name, grounds, access = name_of(request.user, caller.user), report.grounds, report.access
+    customer, members = name_of(request.user, caller.customer), rows.member_rows(report.members, viewer)
     back = request.GET.urlencode()
     known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
     led_here = [known[slug]] if slug in known else []
@@ -172,6 +173,12 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "caller": caller,
         "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
         "user_name": name,
+        "customer_name": customer or caller.known.get("customer", ""),
+        "customer_url": viewer.row_url(caller.customer)
+        if caller.kind == "customer" and caller.customer is not None
+        else viewer.caller_url("customer", caller.known.get("customer", "")),
+        "members": members,
+        "blocked_members": [each for each in members if each["is_blocked"] and report.enforced],
         "explain_url": rows.explain_url(viewer, caller, led_here[0] if led_here else None),
         "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in led_here],
         "find_url": _url(page_of, {}),
@@ -197,7 +204,8 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
         context["usage"] = rows.known_usage(report.own)
-    title = without_controls(_title(caller, name or key_name(caller, request.user)))
+    own = customer if caller.kind == "customer" else name or key_name(caller, request.user)
+    title = without_controls(_title(caller, own))
     return show(page_of, request, "caller", title, context)
 
 
@@ -224,7 +232,7 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
     missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(report.counters, viewer),
+        "counters": rows.counter_rows(report.counters, viewer, in_short=report.caller.kind == "customer"),
         "state": rows.state_of(report.blocking, viewer),
         "unread": [
             (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread
@@ -239,8 +247,8 @@ def _title(caller: Caller, name: str) -> str:
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
     labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
     labels["customer"] = _("Customer %s")
-    if caller.kind == "api_key":
-        return labels["api_key"] % name
+    if caller.kind in ("api_key", "customer"):
+        return labels[caller.kind] % (name or caller.value)
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:

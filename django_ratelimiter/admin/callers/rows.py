@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django.db import models
@@ -14,7 +15,9 @@ from django.utils.translation import gettext as _
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Blocking, Counter
-from ...inspection.words import at_limit_in_words, counter_in_words
+from ...inspection.members import Members
+from ...inspection.references import Name
+from ...inspection.words import at_limit_in_words, counter_in_words, usage_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import until_in_words
@@ -23,8 +26,7 @@ from ...rules.tiers import callers_differ
 from ...usage.reports.report import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
 from ...values.references import reference_of
-from ...values.terminal import without_controls
-from ..formatting import may_see_names, period_in_words, split_in_words
+from ..formatting import in_words, period_in_words, split_in_words
 from ..pages import NulSafeAdmin
 from ..viewer import Viewer
 from .forms import HASHED
@@ -68,7 +70,7 @@ def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[tuple
     A caller whose own access entry is in force has no link to another one: the page lists that entry.
     """
     caller, today = report.caller, timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
-    if caller.is_unknown_user:
+    if caller.is_unknown_row:
         return
     friday = today + timedelta(days=(4 - today.weekday() - 1) % 7 + 1)
     entry = _entry_of(caller)
@@ -155,7 +157,7 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     return viewer.explain_url(known)
 
 
-def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, Any]]:
+def counter_rows(counters: Iterable[Counter], viewer: Viewer, *, in_short: bool = False) -> list[dict[str, Any]]:
     """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
     found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
     return [
@@ -163,7 +165,7 @@ def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, 
             "counter": each,
             "rule_url": viewer.rule_url(each.rule.slug),
             "counted_by": _counted_by(each),
-            "state": counter_in_words(each),
+            "state": (usage_in_words if in_short else counter_in_words)(each),
         }
         for each in found
     ]
@@ -219,15 +221,36 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
     ]
 
 
+def bars_of(counters: Iterable[Counter]) -> list[tuple[Counter, str]]:
+    """Return the counters that are used, each in words: first those that reject, then the fullest."""
+    used = sorted(filter(attrgetter("used"), counters), key=lambda each: (not each.blocked, -each.percent))
+    return [(each, usage_in_words(each)) for each in used]
+
+
+def member_rows(members: Members | None, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows of a customer's callers: first those that are blocked, then those with the fullest counters.
+
+    rejecting: the rules that reject it; none if an access entry does.
+    """
+    found = members.found if members else ()
+    named = {who.digest: Name(who.kind, "…" if who.is_secret else who.value) for who, *_ in found}
+    names = in_words(viewer.request.user, named)
+    rows = [
+        {
+            "name": names[who.digest].replace(": ", " ", 1),
+            "url": viewer.digest_url(who.digest) if who.is_secret else viewer.caller_url(who.kind, who.open_value),
+            "is_blocked": member.is_blocked,
+            "rejecting": _named(member.blocking.own, viewer) if member.access is None else [],
+            "bars": bars_of(member.counters),
+        }
+        for member in found
+        for who in [member.caller]
+    ]
+    return sorted(rows, key=lambda row: (not row["is_blocked"], -sum(each.percent for each, _ in row["bars"][:1])))
+
+
 def known_usage(counters: Sequence[Counter]) -> Usage:
     """Return the known usage, the latest first, with the names of the rules."""
     usage = usage_of({each.rule.slug: each.digest for each in counters})
     names = {each.rule.slug: each.rule.name for each in counters}
     return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])
-
-
-def name_of(caller: Caller, request: HttpRequest) -> str:
-    """Return the name of the user, if this reader may view users or the names of callers."""
-    if caller.user is None or not may_see_names(request.user):
-        return ""
-    return without_controls(str(caller.user.get_username()))

@@ -1,16 +1,16 @@
-"""One search field for users, API keys, addresses, rules and paths, and the page behind it."""
+"""One search field for customers, users, API keys, addresses, rules and paths, and the page behind it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -20,15 +20,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...conf import is_alias, settings
+from ...customers import customer_model, row_of, value_of
 from ...exceptions import EngineUnavailable
 from ...identity import identify
-from ...inspection.caller import UnknownCaller, by_key, caller_of
+from ...inspection.caller import UnknownCaller, by_key, caller_of, find_user
 from ...inspection.references import digests_of, known_rules, rules_of
 from ...models import Rule, TierAssignment
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
-from ...values.terminal import without_controls
-from ..formatting import may_see_names
+from ..formatting import name_of
 from ..pages import show
 from ..viewer import Viewer
 
@@ -39,7 +39,7 @@ MAX_MATCHES: Final = 10
 MAX_SEARCHED: Final = 200_000
 
 #: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
-KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
+KINDS: Final = ("customer", "user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -145,40 +145,31 @@ def _rules_by(condition: Q, viewer: Viewer) -> Iterator[Match]:
         yield Match(_("Rule"), rule.name, viewer.url("rule_change", rule.pk))
 
 
-def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key."""
-    sees_names = may_see_names(viewer.request.user)
-    for user in _users_of(text):
-        name = without_controls(user.get_username()) if sees_names else str(user.pk)
-        yield Match(_("User"), name, viewer.caller_url("user", by_key(user.pk)))
+def _exactly(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the user with this login name or primary key, or both; or the customer with this primary key."""
+    texts = [text] if text.startswith(("id:", "pk:", "name:")) else [f"name:{text}", f"id:{text}"]
+    rows = map(find_user, texts) if kind == "user" else [row_of(text)]
+    for row in dict.fromkeys(filter(None, rows)):
+        yield _found(kind, row, viewer)
 
 
-def _users_of(text: str) -> list[Any]:
-    model = get_user_model()
-    known_by = Q(**{model.USERNAME_FIELD: text})
-    email = getattr(model, "EMAIL_FIELD", "")
-    if email and any(field.name == email for field in model._meta.concrete_fields):
-        known_by |= Q(**{f"{email}__iexact": text})
-    users = model._default_manager.order_by("pk")
-    prefix, colon, rest = text.partition(":")
-    is_key = bool(colon) and prefix in ("id", "pk")
-    found = [] if is_key else list(users.filter(known_by)[:MAX_MATCHES])
-    try:
-        keyed = list(users.filter(pk=rest if is_key else text)[:1])
-    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
-        keyed = []
-    return list(dict.fromkeys([*found, *keyed]))
-
-
-def _users_like(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users whose login name begins with the text, then others that contain it, if the viewer sees names."""
-    if not may_see_names(viewer.request.user):
+def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the first users or customers that the project's own admin finds, for who may see them there."""
+    model = get_user_model() if kind == "user" else customer_model()
+    if model is None or not viewer.sees(model):
         return
-    login = get_user_model().USERNAME_FIELD
-    for lookup in ("istartswith", "icontains"):
-        rows = _latest(get_user_model()._default_manager.filter(**{f"{login}__{lookup}": text}))
-        for pk, name in rows.values_list("pk", login)[:MAX_MATCHES]:
-            yield Match(_("User"), str(name), viewer.caller_url("user", by_key(pk)))
+    request, page = viewer.request, viewer.site.get_model_admin(model)
+    if page.get_search_fields(request):  # else it would list all rows
+        rows = page.get_queryset(request).order_by("-pk")
+        rows, may_repeat = page.get_search_results(request, _latest(rows) if "suggest" in request.POST else rows, text)
+        first = (rows.distinct() if may_repeat else rows)[:MAX_MATCHES]
+        for row in sorted(first, key=lambda row: not str(row).lower().startswith(text.lower())):
+            yield _found(kind, row, viewer)
+
+
+def _found(kind: str, row: Any, viewer: Viewer) -> Match:
+    label, value = (_("User"), by_key(row.pk)) if kind == "user" else (_("Customer"), value_of(row))
+    return Match(label, name_of(viewer.request.user, row) or str(row.pk), viewer.caller_url(kind, value))
 
 
 def _latest(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -194,15 +185,13 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
         return
     alike = Q(reason__icontains=text) | Q(partition__icontains=text)
     rows = _latest(TierAssignment.objects.filter(alike, group=None)).prefetch_related("user")
-    sees_names = may_see_names(viewer.request.user)
     for row in rows[:MAX_MATCHES]:
         if row.api_key_hash:
             is_caller = settings.API_KEY_RESOLVER is None  # who it is cannot be found out from the hash
             url = viewer.caller_url("api_key", row.api_key_hash) if is_caller else viewer.row_url(row)
             found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", url
         elif row.user is not None:
-            name = without_controls(row.user.get_username()) if sees_names else str(row.user.pk)
-            found = _("User"), name, viewer.caller_url("user", by_key(row.user.pk))
+            found = _found("user", row.user, viewer)
         else:
             found = _("Caller"), row.partition, _partition_url(row.partition, viewer)
         kind, name, url = found
@@ -248,7 +237,8 @@ _FINDERS: Final[Mapping[str, _Finder]] = {
     "path": _paths,
     "ip": _addresses,
     "rule": _rules,
-    "user": _users,
+    "customer": partial(_exactly, "customer"),
+    "user": partial(_exactly, "user"),
     "api_key": _api_keys,
     "digest": _digests,
     "partition": _partitions,
@@ -257,7 +247,12 @@ _FINDERS: Final[Mapping[str, _Finder]] = {
 _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
 #: Those for parts of texts.
-_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
+_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
+    "rule": _rules_like,
+    "customer": partial(_alike, "customer"),
+    "user": partial(_alike, "user"),
+    "assignment": _assignments,
+}
 
 
 @method_decorator(sensitive_post_parameters("q"))

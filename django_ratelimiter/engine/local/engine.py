@@ -119,13 +119,13 @@ class AsyncLocalFirstEngine:
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now; what other processes have in hand counts as used."""
-        charges, counters = list(charges), self.counters
-        theirs = [charge for charge in charges if now_us is not None or not charge.is_local]
+        places, counters = {charge: place for place, charge in enumerate(charges)}, self.counters
+        theirs = [charge for charge in places if now_us is not None or not charge.is_local]
         told = await self.engine.peek(theirs, now_us) if theirs else []
         with counters.lock:
             counters.add_own(told)
-        told += counters.memory.peek([charge for charge in charges if charge not in theirs])
-        return sorted(told, key=lambda verdict: charges.index(verdict.charge))
+        told += counters.memory.peek([charge for charge in places if now_us is None and charge.is_local])
+        return sorted(told, key=lambda verdict: places[verdict.charge])
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""

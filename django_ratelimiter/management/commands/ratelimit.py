@@ -169,7 +169,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
-        if who.is_unknown_user and not found.removed and not found.problem:
+        if who.is_unknown_row and not found.removed and not found.problem:
             raise _no_such_user()
         removed = [*found.removed]
         text = "removed" if removed else "nothing was stored"

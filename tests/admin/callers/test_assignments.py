@@ -245,8 +245,8 @@ class TestForm:
     @pytest.mark.parametrize(
         ("sent", "says"),
         [
-            ({}, "Fill in exactly one of address, user, API key and digest."),
-            ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of address, user, API key and digest."),
+            ({}, "Fill in exactly one of these fields."),
+            ({"ip": "192.0.2.7", "api_key": "typed-key"}, "Fill in exactly one of these fields."),
             ({"user": "nobody"}, "There is no user with this name."),
             ({"api_key": "schlüssel"}, "only contain ASCII characters"),
         ],

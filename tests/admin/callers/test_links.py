@@ -54,7 +54,7 @@ def test_unblocked_and_doubled_until_friday(admin_client: Client, page: str, ann
     assert (ends.weekday(), f"{ends:%H:%M}") == (5, "00:00")  # when Friday ends
     assert ask(ann, 6)
     assert not ask(ann)
-    found = grounds_of(caller_of("user", f"id:{ann.pk}"), latest_rules()).tier
+    found = grounds_of([caller_of("user", f"id:{ann.pk}")], latest_rules())[0].tier
     assert found.multiplied is not None
     assert (found.kind, found.assigned, found.multiplied.pk) == ("default", None, row.pk)
     assert found.multiplied.ends_at == row.ends_at
@@ -205,7 +205,7 @@ def test_whom_only_a_list_knows_can_be_allowed_more(
         save(admin_client, page, act, **fields)
         granted = identify(request).entitlement(latest_rules())
         assert (str(granted.tier), granted.multiplier) == found
-    shown_as = grounds_of(caller_of("ip", ADDRESS), latest_rules())
+    shown_as = grounds_of([caller_of("ip", ADDRESS)], latest_rules())[0]
     assert (str(shown_as.entitlement.tier), shown_as.entitlement.multiplier) == ("pro", 3)
     assert {row.partition for row in shown_as.assignments} == {f"#ip:{who}"}
     request.META["REMOTE_ADDR"] = "192.0.2.7"
