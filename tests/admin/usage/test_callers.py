@@ -99,6 +99,10 @@ def test_billing_period_begins_on_its_day(seer: Client, ann: str, settings: Any)
         [f"user: bob (id {int(ann) + 1})", "7"],
         [f"user: ann (id {ann})", "4"],
     ]
+    count("user", ann, datetime(2026, 11, 14, 23, tzinfo=UTC), allowed=1, units=1)
+    shown = {"last-month 15": "10", "this-month 15": "0", "last-month 31": "21", "this-month 31": "1"}
+    for (period, day), allowed in ((name.split(), allowed) for name, allowed in shown.items()):
+        assert seer.get(PAGE, {"day": day, "period": period}).context["together"]["allowed"] == allowed
     settings.TIME_ZONE = "Europe/Berlin"  # where the 15th begins two hours earlier
     assert rows(seer.get(PAGE, {"day": "15", "period": "last-month"}))[0] == [
         f"user: ann (id {ann})",
