@@ -23,6 +23,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
+    CallerUsage,
     Rule,
     RuleLimit,
     Tier,
@@ -105,6 +106,7 @@ PAGES: Final = [
     Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
     Page("usage-of-a-rule", "django_ratelimiter_usage_rule", {"period": "24h", "rule": "search"}),
     Page("top-callers", "django_ratelimiter_usage_top_callers"),
+    Page("usage-per-caller", "django_ratelimiter_usage_callers", {"period": "7d"}),
     # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
     Page(
@@ -157,6 +159,8 @@ def fill(author: User) -> None:
     others = [User.objects.create_user(name) for name in ("paula", "erik", "mia", "tom", "lena", "omar", "sofia")]
     _usage([*others[:3], ann, *others[3:]], now())
     _requests(ann)
+    hour = stored(now().replace(minute=0, second=0, microsecond=0) - DAY)
+    CallerUsage.objects.create(rule_slug="export", identity="user", value=str(ann.pk), hour=hour, allowed=9, units=21)
     if customers.is_configured():  # where the pictures are taken
         from tests import pictured_customer
 
@@ -176,8 +180,9 @@ def _rules(author: User) -> None:
             mode = "shadow" if slug == "uploads" else "enforce"
             partition_by = ["ip"] if slug == "login" else ["user"]
             rule = Rule.objects.create(
-                slug=slug, name=name, path=path, path_kind="prefix", mode=mode, partition_by=partition_by
-            )
+                slug=slug, name=name, path=path, path_kind="prefix", mode=mode, partition_by=partition_by,
+                exact_usage=slug == "export",
+            )  # fmt: skip
             for tier, quota in zip((free, pro), quotas, strict=True):
                 RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
         search = Rule.objects.get(slug="search")

@@ -29,7 +29,10 @@ def ratelimiter(**entries: Any) -> Any:
 )
 @pytest.mark.parametrize(
     "entry",
-    "API_KEY_RESOLVER API_KEY_FORM TIER_RESOLVER CUSTOMER CUSTOMER_CALLERS EXEMPT RESPONSE IDENTITIES".split(),
+    [
+        *("API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "CUSTOMER_CALLERS", "EXEMPT", "RESPONSE"),
+        "IDENTITIES",
+    ],
 )
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):

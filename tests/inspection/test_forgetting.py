@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, ManagementUtility, call_command
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import storage
 
@@ -143,3 +143,12 @@ def test_an_unknown_option_is_told_with_the_usage_of_the_subcommand(
     shown = capsys.readouterr().err
     assert f"usage: manage.py ratelimit {arguments[0]} " in shown
     assert says in shown
+
+
+def test_the_command_removes_the_exact_usage_of_a_caller(user: User) -> None:
+    rows_of_callers = [("user", str(user.pk)), ("ip", str(user.pk)), ("user", "99"), ("", digest(f"user:{user.pk}"))]
+    for identity, value in rows_of_callers:
+        hour = datetime(2026, 11, 27, tzinfo=UTC)
+        CallerUsage.objects.create(rule_slug="export", identity=identity, value=value, hour=hour)
+    assert "usage of callers: 2" in forget(f"user:{user.pk}")
+    assert sorted(CallerUsage.objects.values_list("identity", "value")) == [("ip", str(user.pk)), ("user", "99")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -120,20 +120,11 @@ def test_exempt_request_of_a_caller_is_counted_without_units(rule: Callable[...,
 
 
 @pytest.mark.django_db(transaction=True)
-def test_refunded_request_has_no_units(rule: Callable[..., None], check: Check) -> None:
-    rule("site")
-    limiter.refund(check(get()))
-    check(get(), cost=4)
-    collect_now()
-    assert counted("site") == {ADDRESSES[0]: (2, 0, 0, 4)}
-
-
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
 def test_decisions_without_redis_count_too(make_rule: MakeRule, check: Check, policy: str) -> None:
-    exact = {"quota": 100, "partition_by": ["ip"], "exact_usage": True}
-    make_rule("site", failure_policy=policy, **exact)
-    make_rule("view", failure_policy="local", scope="view", **{**exact, "quota": 2})
+    exact = {"partition_by": ["ip"], "exact_usage": True}
+    make_rule("site", quota=100, failure_policy=policy, **exact)
+    make_rule("view", quota=2, failure_policy="local", scope="view", **exact)
     with outage():
         for address in (*ADDRESSES[:2], ADDRESSES[0]):
             check(request := get(address))
@@ -162,9 +153,8 @@ def test_key_stands_as_its_resolver_says_or_as_its_hash(
         stored = b"".join(b"".join(redis_client.hkeys(key)) for key in redis_client.scan_iter("{*}:usage:*"))
         collect_now()
     assert b"shop-7" not in stored
-    assert [*CallerUsage.objects.values_list("identity", "value", "allowed")] == [
-        ("api_key", "shop-7" if resolver else hash_api_key("k1"), 1)
-    ]
+    row = CallerUsage.objects.get()
+    assert (row.identity, row.value) == ("api_key", "shop-7" if resolver else hash_api_key("k1"))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -177,12 +167,9 @@ def test_callers_without_the_value_are_counted_by_address_or_not_at_all(make_rul
         request.user = who
         check(request)
     collect_now()
-    rows = CallerUsage.objects.order_by("rule_slug", "identity").values_list("rule_slug", "identity", "value")
-    assert [*rows] == [
-        ("by-ip", "ip", ADDRESSES[0]),
-        ("by-ip", "user", str(user.pk)),
-        ("rejects", "user", str(user.pk)),
-    ]
+    assert {*CallerUsage.objects.values_list("rule_slug", "identity", "value")} == {
+        ("by-ip", "ip", ADDRESSES[0]), ("by-ip", "user", str(user.pk)), ("rejects", "user", str(user.pk))
+    }  # fmt: skip
 
 
 def exact(slug: str, caller: str, **options: Any) -> Charge:
@@ -230,9 +217,8 @@ def test_filled_call_counts_as_its_charges(redis_client: redis.Redis) -> None:
         assert packed.count(f"a|{usage.CALLER}{partition}{partition.tail}".encode()) == 1
         assert packed.count(f"b|{usage.CALLER}{partition}{partition.tail}".encode()) == 2
         engine.check(call)
-    batch, *others = engine.take_usage(now_us=LATER)
-    counts = [each for batch in (batch, *others) for each in engine.read_usage(batch) if usage.CALLER in each.label]
-    assert len(counts) >= 80
+    batches = engine.take_usage(now_us=LATER)
+    counts = [each for batch in batches for each in engine.read_usage(batch) if usage.CALLER in each.label]
     assert sum(count.allowed for count in counts) == 80
     assert sum(count.units for count in counts) == 40 + 3 * 40
 
@@ -278,16 +264,10 @@ def test_rule_that_counts_by_anything_else_cannot_count_every_caller(names: list
         Rule(slug="a", name="a", partition_by=[name], exact_usage=True).full_clean()
 
 
-@pytest.fixture
-def old_rows(db: None) -> Iterator[list[tuple[str, int]]]:
-    rows = [("user", 799), ("user", 801), ("ip", 61), ("ip", 63), ("", 799), ("", 801)]
-    for identity, days in rows:
-        hour = now() - timedelta(days=days)
-        CallerUsage.objects.create(rule_slug="a", identity=identity, value="7", hour=hour, allowed=1)
-    return rows  # type: ignore[return-value]
-
-
-def test_old_usage_of_callers_and_of_addresses_is_deleted(old_rows: Any) -> None:
+@pytest.mark.django_db
+def test_old_usage_of_callers_and_of_addresses_is_deleted() -> None:
+    for identity, days in (("user", 799), ("user", 801), ("ip", 61), ("ip", 63), ("", 799), ("", 801)):
+        CallerUsage.objects.create(rule_slug="a", identity=identity, hour=now() - timedelta(days=days))
     assert prune() == 3
     assert sorted(CallerUsage.objects.values_list("identity", flat=True)) == ["", "ip", "user"]
     with override_settings(RATELIMITER={"RETENTION": {"callers": 30, "addresses": None}}):

@@ -20,18 +20,20 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
-from ...models import Rule, UsageBucket
+from ...models import CallerUsage, Rule, UsageBucket
 from ...rules import inline
 from ...rules.formatting import ago, units
+from ...usage.reports import callers as exact
 from ...usage.reports import chart, totals
 from ...usage.reports.coverage import Period
 from ...usage.reports.report import Report, TopPartitionRow
 from ...usage.reports.totals import Figures, freshness
+from ...values.digests import alias_of, whole
 from ..formatting import label_of, names_in_words
 from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
-from . import callers, export
+from . import export
 
 _FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
     "csv": export.as_csv,
@@ -66,7 +68,7 @@ def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: st
     if table not in export.TABLES or kind not in _FORMATS or (table, kind) == ("callers", "json"):
         raise Http404
     if table == "callers":
-        return export.as_csv(callers.rows_of_file(request), table)
+        return export.as_csv(_rows_of_callers(request), table)
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
@@ -311,6 +313,73 @@ def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str 
     return reverse(f"admin:django_ratelimiter_{page}", args=args, current_app=current) + f"?{query.urlencode()}"
 
 
+#: The callers that the page shows, and those whose names are read at once for a file.
+MAX_SHOWN: Final = 100
+MAX_NAMED: Final = 1_000
+
+
+def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
+    """Show the callers of a rule with exact usage, and one of them by day; 404 if no rule has any."""
+    rule, order = _asked_callers(request)
+    viewer, period, one = Viewer(request), period_of(request), alias_of(request.GET.get("caller", ""))
+    rows = exact.rows_of(rule, period)
+    found, all_together = exact.sums_of(rows, order, MAX_SHOWN), exact.together(rows)
+    names = names_in_words(request.user, [*[caller for caller, *_rest in found], one])
+    rules = Rule.objects.filter(exact_usage=True).values_list("slug", "name")
+    context = {
+        **period_context(viewer, period, rule),
+        "periods": choices(request),
+        "day": day_in(request),
+        "rule": rule,
+        "rules": [(report_url(request, rule=each, caller=None), name, each == rule) for each, name in rules],
+        "orders": {name: report_url(request, by=name, rule=rule) for name in exact.ORDERS},
+        "order": order,
+        "callers": [
+            {
+                **figure_row(figures),
+                "name": names.get(caller, caller) or _("not told apart"),
+                "day_url": report_url(request, caller=whole(caller), rule=rule),
+                "url": viewer.digest_url(caller, rule=rule) if identity else "",
+            }
+            for caller, identity, _value, figures in found
+        ],
+        "together": figure_row(all_together),
+        "has_units": all_together.has_costs,
+        "is_incomplete": rows.filter(identity="", value="").exists(),
+        "downloads": downloads(request, "callers", rule=rule)[:1],
+        "chosen": names.get(one, one),
+        "chart": chart.draw(exact.days_of(rows, one, period)) if one else None,
+    }
+    return show(page_of, request, "usage_callers", _("Usage per caller: %s") % viewer.rule(rule), context)
+
+
+def _asked_callers(request: HttpRequest) -> tuple[str, str]:
+    """Return the rule and the order of the request; 404 for what cannot be."""
+    rule = request.GET.get("rule") or Rule.objects.filter(exact_usage=True).values_list("slug", flat=True).first()
+    order = request.GET.get("by", "units")
+    if rule is None or "\0" in rule or order not in exact.ORDERS:
+        raise Http404
+    return rule, order
+
+
+def _rows_of_callers(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return all callers of the request, with names and values for readers who may see them."""
+    rule, order = _asked_callers(request)
+    found, names = exact.sums_of(exact.rows_of(rule, period_of(request)), order), dict[str, str]()
+    for place in range(0, len(found), MAX_NAMED):
+        names |= names_in_words(request.user, [caller for caller, *_rest in found[place : place + MAX_NAMED]])
+    return [
+        {
+            "rule_slug": rule,
+            "caller": names.get(caller, caller),
+            "identity": identity,
+            "value": value if caller in names or not identity else "",
+            **{name: getattr(figures, name) for name in CallerUsage.COUNTS},
+        }
+        for caller, identity, value, figures in found
+    ]
+
+
 @admin.register(UsageBucket)
 class UsageBucketAdmin(PagesAdmin):
     """Shows only reports: counts cannot be added, changed or deleted here."""
@@ -321,7 +390,7 @@ class UsageBucketAdmin(PagesAdmin):
         Page("", usage_view, _MAY, "usagebucket_changelist"),
         Page("rule/", usage_rule_view, _MAY),
         Page("top-callers/", usage_top_callers_view, _MAY),
-        Page("callers/", callers.usage_callers_view, _MAY),
+        Page("callers/", usage_callers_view, _MAY),
         Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
     )
 
