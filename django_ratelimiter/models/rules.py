@@ -219,10 +219,7 @@ class Rule(models.Model):
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
-        """Reject a path that can never match, and exact usage of callers that several values tell apart.
-
-        A route loses its leading slash: `resolver_match.route` has none.
-        """
+        """Reject what can never match, or be counted. A route loses its leading slash: `resolver_match` has none."""
         if self.path_kind == self.PathKind.ROUTE:
             self.path = self.path.removeprefix("/")
         try:
