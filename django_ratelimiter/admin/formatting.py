@@ -17,13 +17,12 @@ from django.utils.translation import gettext_lazy
 
 from ..customers import label_of as label_of_row
 from ..customers import labels
-from ..databases import pk_of
-from ..inspection.caller_report import key_labels, labelled
-from ..inspection.references import Name, revealed_to
+from ..inspection.references import Name, key_labels, labelled, revealed_to
 from ..models import Rule
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
+from ..tenants import rows_of, user_key
 from ..usage.times import aware
 from ..values.terminal import without_controls
 
@@ -156,10 +155,5 @@ def _in_words(name: Name, named: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the login names of users by primary key, as texts; deleted users are missing."""
-    users = get_user_model()
-    wanted = [pk for key in keys if (pk := pk_of(users, key)) is not None]
-    if not wanted:
-        return {}
-    found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)
-    return {str(pk): str(login) for pk, login in found}
+    """Return the login names of users by what rules count them by; deleted users are missing."""
+    return {user_key(user.pk): str(user.get_username()) for user in rows_of(get_user_model(), keys)}

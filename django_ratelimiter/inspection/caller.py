@@ -13,8 +13,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import is_configured, of_row, row_of, value_of
-from ..databases import pk_of, spelled
+from ..customers import of_row, row_of, value_of
+from ..databases import spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
@@ -24,11 +24,11 @@ from ..plans import CallerIdentity
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
-from ..tenants import own_pk, user_key
+from ..tenants import rows_of, user_key
 from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
 from ..values.references import parse_reference
-from .references import Name, digests_of, everybody, known_rules, revealed_to, rules_of, with_tail
+from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -56,20 +56,13 @@ def find_user(text: str) -> Any:
     return keyed if named is None else named
 
 
-def is_hash(key: str) -> bool:
-    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
-    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
-
-
 def by_key(pk: Any) -> str:
     """Return a text that names only the user with this primary key."""
     return f"id:{pk}"
 
 
 def _of_key(text: str) -> Any:
-    users = get_user_model()
-    pk = pk_of(users, own_pk(users, text))
-    return None if pk is None else users._default_manager.filter(pk=pk).first()
+    return next(iter(rows_of(get_user_model(), [text])), None)
 
 
 def _of_name(text: str) -> Any:
@@ -329,7 +322,7 @@ def _caller(
         known["api_key"] = key.value
     if "customer" in known:
         customer = customer_of(known["customer"])
-    elif kind in ("user", "api_key") and is_configured():
+    elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}
@@ -351,9 +344,8 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
 
 def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
     """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
-    users = get_user_model()
-    pks = [pk_of(users, own_pk(users, value)) for kind, value in named if kind == "user"]
-    rows = {user_key(row.pk): row for row in users._default_manager.filter(pk__in=filter(None, pks))} if pks else {}
+    users = rows_of(get_user_model(), [value for kind, value in named if kind == "user"])
+    rows = {user_key(row.pk): row for row in users}
 
     def user_of(text: str) -> tuple[str, Any]:
         key = text if ":" in text else user_key(text)

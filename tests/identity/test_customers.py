@@ -145,7 +145,7 @@ class TestOneCustomer:
         with override_settings(RATELIMITER={}):
             found = request("ann")
             assert (found.value("customer"), found.customer, found.has_failed) == (None, None, False)
-            assert not customers.is_configured()
+            assert customers.customer_model() is None
         with customer("user.account"):
             assert value(HTTP_X_API_KEY="key") is None
 
@@ -290,7 +290,7 @@ class TestRows:
                 assert customers.labels(["no-number"]) == {}
             assert [customers.row_of(pk) for pk in pks] == [acme, long, None]
             ann = CallerIdentity(str(User.objects.get(username="ann").pk), None, lambda _name: None)
-            assert customers.customer_of(ann) == Customer(pks[0], "pro", "auth.Group")
+            assert customers.of_row(ann.customer) == Customer(pks[0], "pro", "auth.Group")
         with customer("told"):
             assert (customers.labels(pks), customers.row_of(pks[0])) == ({}, None)
 
