@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import isfunction
 from itertools import islice
@@ -113,12 +113,6 @@ def row_of(value: str) -> Model | None:
     """Return the row of a customer by its value; `None` = it was deleted, or never one."""
     model = customer_model()
     return next(iter(tenants.rows_of(model, [value])), None) if model else None
-
-
-def labels(values: Collection[str]) -> dict[str, str]:
-    """Return the current labels of these customers, with at most one query; those of deleted rows are missing."""
-    model = customer_model()
-    return {value_of(row): label_of(row) for row in tenants.rows_of(model, values)} if model else {}
 
 
 def callers_of(row: Model) -> list[tuple[str, str]]:

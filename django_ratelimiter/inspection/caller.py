@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -133,11 +133,6 @@ class Caller:
         return bool(self.owner) and self.api_key is not None
 
     @property
-    def user_id(self) -> str | None:
-        """The primary key of the user, as text."""
-        return self.known.get("user")
-
-    @property
     def is_unknown_row(self) -> bool:
         """True if the input is a user or customer that is not in the database."""
         return self.kind in ("user", "customer") and getattr(self, self.kind) is None
@@ -208,10 +203,9 @@ class Caller:
 
     def __str__(self) -> str:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
-        if self.kind == "user":
-            return _("user %s") % self.value
-        if self.kind == "customer":
-            return _("customer %s") % self.value
+        rows = {"user": _("user %s"), "customer": _("customer %s")}
+        if self.kind in rows:
+            return rows[self.kind] % self.value
         labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
         return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
@@ -301,27 +295,23 @@ def parts_of(text: str) -> dict[str, str]:
 
 
 def _caller(
-    kind: str,
-    value: str,
-    parts: Mapping[str, str],
-    user_of: Callable[[str], tuple[str, Any]] | None = None,
-    customer_of: Callable[[str], Any] = row_of,
+    kind: str, value: str, parts: Mapping[str, str], users: Mapping[str, Any] | None = None, customer: Any = None
 ) -> Caller:
-    """Return the caller, with each value as a request would have it. user_of: as `_user_of`."""
+    """Return the caller, with each value as a request would have it. users: see `_user_of`. customer: a known row."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = customer = None
+    address = user = None
     key = _Key("", None, "")
     if "user" in known:
-        known["user"], user = (user_of or _user_of)(known["user"])
+        known["user"], user = _user_of(known["user"], users)
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
     if "customer" in known:
-        customer = customer_of(known["customer"])
+        customer = customer or row_of(known["customer"])
     elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
@@ -345,19 +335,13 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
 def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
     """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
     users = rows_of(get_user_model(), [value for kind, value in named if kind == "user"])
-    rows = {user_key(row.pk): row for row in users}
-
-    def user_of(text: str) -> tuple[str, Any]:
-        key = text if ":" in text else user_key(text)
-        return key, rows.get(key)
-
-    found = []
+    rows, found = {user_key(row.pk): row for row in users}, []
     for kind, value in named:
         is_alone = kind in ("user", "api_key", "ip")
         text = f"{_RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
         parts = {kind: text} if is_alone else parts_of(text)
         parts["customer"] = customer.value
-        found.append(_caller(kind if is_alone else "partition", text, parts, user_of, lambda _: customer.customer))
+        found.append(_caller(kind if is_alone else "partition", text, parts, rows, customer.customer))
     return found
 
 
@@ -373,16 +357,20 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     return opened, is_all
 
 
-def _user_of(text: str) -> tuple[str, Any]:
-    """Return the value that rules count by, and the user; `None` = there is none, or not any more."""
-    user = find_user(text)
+def _user_of(text: str, users: Mapping[str, Any] | None) -> tuple[str, Any]:
+    """Return the value that rules count by, and the user; `None` = there is none, or not any more.
+
+    users: those that there may be, by that value; `None` = all.
+    """
+    user = find_user(text) if users is None else None
     if user is not None:
         return user_key(user.pk), user
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "name":
         raise UnknownCaller(_("No user has this login name."))
     key = rest if colon and prefix in ("id", "pk") else text
-    return (key if ":" in key else user_key(key)), None
+    key = key if ":" in key else user_key(key)
+    return key, users.get(key) if users else None
 
 
 def _addresses(text: str) -> tuple[str, str]:
