@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import isfunction
 from itertools import islice
@@ -16,7 +16,6 @@ from django.utils.module_loading import import_string
 from . import tenants
 from .conf import settings
 from .conf.values import CALLERS, is_attribute_path
-from .databases import pk_of
 from .logs import logger
 from .values.terminal import without_controls
 
@@ -37,11 +36,6 @@ class Customer(NamedTuple):
     value: str
     label: str
     model: str
-
-
-def is_configured() -> bool:
-    """Return whether the project names its customers."""
-    return bool(settings.CUSTOMER)
 
 
 def customer_model() -> type[Model] | None:
@@ -67,7 +61,7 @@ def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] 
             return None, "without API_KEY_RESOLVER, an API key has no attributes."
         model, _ = model_at(settings.API_KEY_RESOLVER, ())
     elif subject == "customer":
-        if not is_configured():
+        if not settings.CUSTOMER:
             return None, "without CUSTOMER, no caller has a customer."
         model = customer_model()
     for name in names if model else ():
@@ -91,11 +85,6 @@ def _annotated(function: Callable[..., Any] | None) -> type[Model] | None:
         return None
     found = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Model)]
     return found[0] if len(found) == 1 else None
-
-
-def customer_of(identity: Any) -> Customer | None:
-    """Return the customer of a `plans.CallerIdentity`, without a cache. Raises whatever the project's code raises."""
-    return of_row(identity.customer)
 
 
 def of_row(row: Any) -> Customer | None:
@@ -122,19 +111,8 @@ def label_of(row: Model) -> str:
 
 def row_of(value: str) -> Model | None:
     """Return the row of a customer by its value; `None` = it was deleted, or never one."""
-    return next(iter(_rows_of([value])), None)
-
-
-def labels(values: Collection[str]) -> dict[str, str]:
-    """Return the current labels of these customers, with at most one query; those of deleted rows are missing."""
-    return {value_of(row): label_of(row) for row in _rows_of(values)}
-
-
-def _rows_of(values: Collection[str]) -> Iterable[Model]:
     model = customer_model()
-    keys = [pk_of(model, tenants.own_pk(model, value)) for value in values] if model else []
-    found = [key for key in keys if key is not None]
-    return model._default_manager.filter(pk__in=found) if model and found else ()
+    return next(iter(tenants.rows_of(model, [value])), None) if model else None
 
 
 def callers_of(row: Model) -> list[tuple[str, str]]:

@@ -88,12 +88,10 @@ def own_limits(request: HttpRequest) -> OwnLimits:
     """Return the limits of the caller of a request."""
     rules, identity = cache.current_rules(), _ProvenIdentity(request)
     granted, customer = identity.entitlement(rules), identity.customer
-    if not (rules.enforced and settings.ENABLED):
-        return OwnLimits(customer, granted.tier)
-    if (access := access_entry_for(cache.access_list(), identity)) is not None:
-        return OwnLimits(customer, granted.tier, is_denied=access.action == "deny")
-    if identity.is_exempt():
-        return OwnLimits(customer, granted.tier)
+    is_off = not (rules.enforced and settings.ENABLED)
+    access = None if is_off else access_entry_for(cache.access_list(), identity)
+    if is_off or access is not None or identity.is_exempt():
+        return OwnLimits(customer, granted.tier, is_denied=access is not None and access.action == "deny")
     asked = limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")._replace(identity=identity)
     decision, held = run_sync(peek_decision(THREAD, asked)), _held(request)
     is_known = not (decision.degraded or identity.has_failed or UNREAD in decision.slugs)

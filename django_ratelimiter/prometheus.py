@@ -138,8 +138,9 @@ def _observe(decision: Decision, seconds: float, earlier: Sequence[Result]) -> N
     for count in _counters_for(*[_labels(result, is_rejected=is_rejected) for result in results]):
         count()
     if is_rejected and earlier:
-        for count in _corrections_for(*[_labels(result, is_rejected=True) for result in earlier]):
-            count()
+        for labels in _corrected([_labels(result, is_rejected=True) for result in earlier]):
+            DECISIONS.labels(*labels, "rejected_by_other").inc()
+            CORRECTED.labels(*labels).inc()
     if results and random() < TIMED_SHARE:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
@@ -180,12 +181,10 @@ def _counters_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
     return each
 
 
-def _corrections_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
-    """Return what corrects the earlier decisions of a request that a later one rejects."""
+def _corrected(labels: Sequence[tuple[str, str, str]]) -> set[tuple[str, str]]:
+    """Return rule and tier of the earlier decisions of a request that a later one corrects, as it rejects it."""
     whole = {(rule, tier) for rule, tier, outcome in labels if outcome == "rejected_by_other"}
-    whole -= {(rule, tier) for rule, tier, outcome in labels if outcome == "shadow_rejected"}
-    outcomes = [DECISIONS.labels(*each, "rejected_by_other") for each in whole]
-    return [each.inc for each in (*outcomes, *[CORRECTED.labels(*each) for each in whole])]
+    return whole - {(rule, tier) for rule, tier, outcome in labels if outcome == "shadow_rejected"}
 
 
 def _note_version(number: int) -> None:

@@ -15,15 +15,14 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from ..customers import customer_model
 from ..customers import label_of as label_of_row
-from ..customers import labels
-from ..databases import pk_of
-from ..inspection.caller_report import key_labels, labelled
-from ..inspection.references import Name, revealed_to
+from ..inspection.references import Name, key_labels, labelled, revealed_to
 from ..models import Rule
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
+from ..tenants import key_of, rows_of
 from ..usage.times import aware
 from ..values.terminal import without_controls
 
@@ -132,14 +131,15 @@ def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
 
-    One query for users among them, if this reader may see their names, one for customers, and one for API keys.
+    One query for users among them, if this reader may see their names, one such for customers, and one for API keys.
     """
-    users, customers, keys = (
-        {name.value for name in known.values() if name.kind == kind} for kind in ("user", "customer", "api_key")
-    )
-    logins = _login_names(users) if may_see_names(reader, get_user_model()) else {}
-    customer_names = labels(customers) if customers else {}
-    named = {"user": logins, "customer": customer_names, "api_key": key_labels(reader, keys)}
+    keys = {name.value for name in known.values() if name.kind == "api_key"}
+    named = {"api_key": key_labels(reader, keys)}
+    for kind, model_of in (("user", get_user_model), ("customer", customer_model)):
+        values = {name.value for name in known.values() if name.kind == kind}
+        model: Any = model_of() if values else None
+        rows = rows_of(model, values) if model and may_see_names(reader, model) else ()
+        named[kind] = {key_of(model, row.pk): name_of(reader, row) for row in rows}
     return {digest: without_controls(_in_words(name, named)) for digest, name in known.items()}
 
 
@@ -153,13 +153,3 @@ def _in_words(name: Name, named: Mapping[str, Mapping[str, str]]) -> str:
     elif own != value:
         text = _("%(name)s (id %(pk)s)") % {"name": own, "pk": value}
     return f"{label_of(name.kind)}: {text}"
-
-
-def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the login names of users by primary key, as texts; deleted users are missing."""
-    users = get_user_model()
-    wanted = [pk for key in keys if (pk := pk_of(users, key)) is not None]
-    if not wanted:
-        return {}
-    found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)
-    return {str(pk): str(login) for pk, login in found}

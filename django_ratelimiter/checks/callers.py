@@ -45,44 +45,34 @@ def check_fallbacks() -> Found:
     return [()] if lacks_fallbacks() else []
 
 
+#: The settings with paths of attributes: what these begin with, and lead to.
+_PATHS: Final = {
+    "TIER_RESOLVER": (SUBJECTS, "tier"), "EXEMPT": (SUBJECTS, "truth value"), "CUSTOMER": (CALLERS, "customer")
+}  # fmt: skip
+
+
 @check(
     "E012",
     "RATELIMITER: {}: {} leads to no {}: {}",
-    'Name attributes that lead there, such as "user.profile.plan" to the slug of a tier or an object with a slug, or '
-    '"user.is_staff" to True or False.',
+    'Name attributes that lead there, such as "user.profile.plan" to the slug of a tier or an object with a slug, '
+    '"user.is_staff" to True or False, and "user.account" and "api_key.account" to rows of one model.',
 )
-def check_plan_path() -> Found:
-    """Return TIER_RESOLVER and EXEMPT if they are paths of attributes that cannot lead to an answer, and why not."""
-    for entry, wanted in (("TIER_RESOLVER", "tier"), ("EXEMPT", "truth value")):
-        path = getattr(settings, entry)
-        if path is None or not is_attribute_path(path):
-            continue
-        model, wrong = customers.model_at(path, SUBJECTS)
-        wrong = _also_callable(path) or wrong
-        if model and not wrong and not (wanted == "tier" and hasattr(model, "slug")):
-            wrong = f"{model._meta.label} {'has no slug' if wanted == 'tier' else 'is a row'}."
-        if wrong:
-            yield entry, path, wanted, wrong
-
-
-@check(
-    "E013",
-    "RATELIMITER: CUSTOMER: {} gives no caller a customer: {}",
-    'Name attributes or functions that lead to rows of one model, such as ["user.account", "api_key.account"].',
-)
-def check_customer_paths() -> Found:
-    """Return the paths of CUSTOMER that cannot lead to rows of one model, and why not."""
-    found = {path: customers.model_at(path) for path in settings.CUSTOMER}
-    first = next((model for model, _ in found.values() if model), None)
-    for path, (model, wrong) in found.items():
-        wrong = (_also_callable(path) if is_attribute_path(path, CALLERS) else "") or wrong
-        if wrong or model not in (first, None):
-            yield path, wrong or f"{model._meta.label} is not {first._meta.label}."  # type: ignore[union-attr]
-
-
-def _also_callable(path: str) -> str:
-    """Return why a path of attributes cannot be one: it also names a callable; "" = it does not."""
-    return f"{path} is also a function of your project: name it by another path." if import_or_none(path) else ""
+def check_paths() -> Found:
+    """Return the paths of attributes that cannot lead to an answer, and of CUSTOMER also functions, and why not."""
+    for entry, (subjects, wanted) in _PATHS.items():
+        first: Any = None
+        for path in _paths_in(entry):
+            is_path = is_attribute_path(path, subjects)
+            model, wrong = customers.model_at(path, subjects) if is_path or wanted == "customer" else (None, "")
+            if is_path and import_or_none(path):
+                wrong = f"{path} is also a function of your project: name it by another path."
+            elif model and wanted == "customer":
+                first = first or model
+                wrong = "" if model is first else f"{model._meta.label} is not {first._meta.label}."
+            elif model and not (wanted == "tier" and hasattr(model, "slug")):
+                wrong = f"{model._meta.label} {'has no slug' if wanted == 'tier' else 'is a row'}."
+            if wrong:
+                yield entry, path, wanted, wrong
 
 
 @check(
@@ -94,7 +84,7 @@ def _also_callable(path: str) -> str:
 def check_customer_search() -> Found:
     """Return why the model of customers, or its rows, cannot be found."""
     model = customers.customer_model()
-    if customers.is_configured() and model is None:
+    if settings.CUSTOMER and model is None:
         yield ("their model is not known",)
     if model is None or not apps.is_installed("django.contrib.admin"):
         return
@@ -184,12 +174,16 @@ def check_trust() -> Found:
     return together(map(str, wide))
 
 
+def _paths_in(entry: str) -> Iterable[str]:
+    named = getattr(settings, entry) or ()
+    return [named] if isinstance(named, str) else named
+
+
 def _callables() -> Iterator[tuple[str, str]]:
-    subjects = {"TIER_RESOLVER": SUBJECTS, "CUSTOMER": CALLERS, "EXEMPT": SUBJECTS}
-    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *subjects, "CUSTOMER_CALLERS", "RESPONSE"):
-        named = getattr(settings, entry) or ()
-        for path in [named] if isinstance(named, str) else named:
-            if not path.endswith(".html") and not is_attribute_path(path, subjects.get(entry, ())):
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *_PATHS, "CUSTOMER_CALLERS", "RESPONSE"):
+        subjects, _ = _PATHS.get(entry, ((), ""))
+        for path in _paths_in(entry):
+            if not path.endswith(".html") and not is_attribute_path(path, subjects):
                 yield entry, path
     for name, path in settings.IDENTITIES.items():
         yield f"IDENTITIES: {name}", path

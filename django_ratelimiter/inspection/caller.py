@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -13,8 +13,8 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import is_configured, of_row, row_of, value_of
-from ..databases import pk_of, spelled
+from ..customers import of_row, row_of, value_of
+from ..databases import spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
@@ -24,11 +24,11 @@ from ..plans import CallerIdentity
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
-from ..tenants import own_pk, user_key
+from ..tenants import rows_of, user_key
 from ..values.digests import alias_of, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
 from ..values.references import parse_reference
-from .references import Name, digests_of, everybody, known_rules, revealed_to, rules_of, with_tail
+from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -56,20 +56,13 @@ def find_user(text: str) -> Any:
     return keyed if named is None else named
 
 
-def is_hash(key: str) -> bool:
-    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
-    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
-
-
 def by_key(pk: Any) -> str:
     """Return a text that names only the user with this primary key."""
     return f"id:{pk}"
 
 
 def _of_key(text: str) -> Any:
-    users = get_user_model()
-    pk = pk_of(users, own_pk(users, text))
-    return None if pk is None else users._default_manager.filter(pk=pk).first()
+    return next(iter(rows_of(get_user_model(), [text])), None)
 
 
 def _of_name(text: str) -> Any:
@@ -138,11 +131,6 @@ class Caller:
     def is_one_key(self) -> bool:
         """True if this is one key of an owner, who may have several."""
         return bool(self.owner) and self.api_key is not None
-
-    @property
-    def user_id(self) -> str | None:
-        """The primary key of the user, as text."""
-        return self.known.get("user")
 
     @property
     def is_unknown_row(self) -> bool:
@@ -215,10 +203,9 @@ class Caller:
 
     def __str__(self) -> str:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
-        if self.kind == "user":
-            return _("user %s") % self.value
-        if self.kind == "customer":
-            return _("customer %s") % self.value
+        rows = {"user": _("user %s"), "customer": _("customer %s")}
+        if self.kind in rows:
+            return rows[self.kind] % self.value
         labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
         return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
@@ -308,28 +295,24 @@ def parts_of(text: str) -> dict[str, str]:
 
 
 def _caller(
-    kind: str,
-    value: str,
-    parts: Mapping[str, str],
-    user_of: Callable[[str], tuple[str, Any]] | None = None,
-    customer_of: Callable[[str], Any] = row_of,
+    kind: str, value: str, parts: Mapping[str, str], users: Mapping[str, Any] | None = None, customer: Any = None
 ) -> Caller:
-    """Return the caller, with each value as a request would have it. user_of: as `_user_of`."""
+    """Return the caller, with each value as a request would have it. users: see `_user_of`. customer: a known row."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = customer = None
+    address = user = None
     key = _Key("", None, "")
     if "user" in known:
-        known["user"], user = (user_of or _user_of)(known["user"])
+        known["user"], user = _user_of(known["user"], users)
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
     if "customer" in known:
-        customer = customer_of(known["customer"])
-    elif kind in ("user", "api_key") and is_configured():
+        customer = customer or row_of(known["customer"])
+    elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}
@@ -351,21 +334,14 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
 
 def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
     """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
-    users = get_user_model()
-    pks = [pk_of(users, own_pk(users, value)) for kind, value in named if kind == "user"]
-    rows = {user_key(row.pk): row for row in users._default_manager.filter(pk__in=filter(None, pks))} if pks else {}
-
-    def user_of(text: str) -> tuple[str, Any]:
-        key = text if ":" in text else user_key(text)
-        return key, rows.get(key)
-
-    found = []
+    users = rows_of(get_user_model(), [value for kind, value in named if kind == "user"])
+    rows, found = {user_key(row.pk): row for row in users}, []
     for kind, value in named:
         is_alone = kind in ("user", "api_key", "ip")
         text = f"{_RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
         parts = {kind: text} if is_alone else parts_of(text)
         parts["customer"] = customer.value
-        found.append(_caller(kind if is_alone else "partition", text, parts, user_of, lambda _: customer.customer))
+        found.append(_caller(kind if is_alone else "partition", text, parts, rows, customer.customer))
     return found
 
 
@@ -381,16 +357,20 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     return opened, is_all
 
 
-def _user_of(text: str) -> tuple[str, Any]:
-    """Return the value that rules count by, and the user; `None` = there is none, or not any more."""
-    user = find_user(text)
+def _user_of(text: str, users: Mapping[str, Any] | None) -> tuple[str, Any]:
+    """Return the value that rules count by, and the user; `None` = there is none, or not any more.
+
+    users: those that there may be, by that value; `None` = all.
+    """
+    user = find_user(text) if users is None else None
     if user is not None:
         return user_key(user.pk), user
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "name":
         raise UnknownCaller(_("No user has this login name."))
     key = rest if colon and prefix in ("id", "pk") else text
-    return (key if ":" in key else user_key(key)), None
+    key = key if ":" in key else user_key(key)
+    return key, users.get(key) if users else None
 
 
 def _addresses(text: str) -> tuple[str, str]:

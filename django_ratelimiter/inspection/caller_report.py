@@ -5,23 +5,23 @@ The caller's page shows it, and `manage.py ratelimit caller` prints its lines or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import AccessEntry, TierAssignment
+from ..models import AccessEntry
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from .caller import Caller, is_hash
+from .caller import Caller
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, TierExplanation, grounds_of
 from .members import Members, read_members
-from .references import Name
+from .references import Name, key_labels, labelled
 from .reset import LogLine, log_of
 from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
 
@@ -128,22 +128,6 @@ def key_name(caller: Caller, reader: Any = None) -> str:
     key = caller.api_key or caller.value
     text = labelled(Name("api_key", key), key_labels(reader, [key]))
     return _("%(key)s of %(owner)s") % {"key": text, "owner": caller.owner} if caller.is_one_key else text
-
-
-def labelled(name: Name, labels: Mapping[str, str]) -> str:
-    """Return an API key as text, with the reason in labels, if it is known."""
-    label = labels.get(name.value)
-    return f"{label} ({name.shown})" if label else name.shown
-
-
-def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
-    hashes = [*filter(is_hash, keys)]
-    acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
-    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
-        return {}
-    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
-    return dict(rows.values_list("api_key_hash", "reason"))
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:

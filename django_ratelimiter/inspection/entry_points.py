@@ -33,8 +33,9 @@ from ..rules.routes import all_views, chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import callers_differ, is_known_api_key
 from ..values.access import AccessRecord
-from .caller import UnknownCaller, find_user, is_hash, only_a_hash
+from .caller import UnknownCaller, find_user, only_a_hash
 from .question import Question, QuestionError
+from .references import is_hash
 from .words import Bypass
 
 

@@ -108,8 +108,8 @@ def grounds_of(callers: Sequence[Caller], rules: RuleSet) -> list[Grounds]:
         entries = [row for name, row in listed if name in own]
         entitlement, tier = _granted(caller, rules, assignments)
         records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
-        whom, customer = (caller.address, caller.user_id, caller.api_key), caller.known.get("customer")
-        applies = records.lookup(*whom, digests_of=caller.digests_by, customer=customer)
+        user, customer = map(caller.known.get, ("user", "customer"))
+        applies = records.lookup(caller.address, user, caller.api_key, None, caller.digests_by, customer)
         found.append(Grounds(entitlement, tier, assignments, entries, row_of(applies)))
     return found
 
@@ -131,7 +131,7 @@ def _granted(
         return known[name] if name in known else caller.value_of(name)
 
     try:
-        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, read)), "default"
+        plan, otherwise = find_plan(CallerIdentity(caller.known.get("user"), caller.api_key, read)), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
@@ -150,8 +150,9 @@ def _names_of(caller: Caller, rules: RuleSet) -> Iterator[tuple[str, Any]]:
     yield from (("digest", each) for each in (caller.digest, *chain.from_iterable(map(caller.digests_by, ways))))
     yield from (("partition", each) for each in _partitions(caller))
     yield from (("ip", each) for each in _networks(caller.address))
-    pk = user_pk(caller.user_id) if is_beside_users(TierAssignment) else None
-    values = {"user": caller.user_id, "pk": pk, "api_key": caller.api_key, "customer": caller.known.get("customer")}
+    user, customer = map(caller.known.get, ("user", "customer"))
+    pk = user_pk(user) if is_beside_users(TierAssignment) else None
+    values = {"user": user, "pk": pk, "api_key": caller.api_key, "customer": customer}
     yield from ((kind, value) for kind, value in values.items() if value is not None)
 
 

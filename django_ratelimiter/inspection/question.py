@@ -15,8 +15,8 @@ from ..conf import settings
 from ..exceptions import EngineUnavailable
 from ..values.bounds import MAX_TEXT
 from ..values.references import Reference, parse_reference
-from .caller import by_key, is_hash
-from .references import Name, Rejected, digests_of, known_rules, revealed_to, rule_of, rules_of
+from .caller import by_key
+from .references import Name, Rejected, digests_of, is_hash, known_rules, revealed_to, rule_of, rules_of
 
 #: Maximum characters of the short texts of a question, by name.
 MAX_LENGTHS: Final = {"method": 20, "path": 4_000, "view": 200, "scope": 100, "user": 200, "api_key": 300}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,7 +17,7 @@ from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
-from ..models import TopPartition
+from ..models import TierAssignment, TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.times import now, stored
@@ -150,8 +150,28 @@ class Name(NamedTuple):
     @property
     def shown(self) -> str:
         """The value as text: of the hash of an API key only the start."""
-        is_hash = self.kind == "api_key" and re.fullmatch(r"[0-9a-f]{64}", self.value)
-        return f"{self.value[:8]}…" if is_hash else self.value
+        return f"{self.value[:8]}…" if self.kind == "api_key" and is_hash(self.value) else self.value
+
+
+def is_hash(key: str) -> bool:
+    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
+    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
+
+
+def labelled(name: Name, labels: Mapping[str, str]) -> str:
+    """Return an API key as text, with the reason in labels, if it is known."""
+    label = labels.get(name.value)
+    return f"{label} ({name.shown})" if label else name.shown
+
+
+def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
+    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
+    hashes = [*filter(is_hash, keys)]
+    acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
+    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
+        return {}
+    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
+    return dict(rows.values_list("api_key_hash", "reason"))
 
 
 def revealed_to(reader: Any, aliases: Iterable[str]) -> dict[str, Name]:

@@ -171,7 +171,7 @@ def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
     yield from rows_naming(caller.kind, value, partition)
     if caller.kind == "api_key" and caller.api_key:
         yield written(TierAssignment).filter(api_key_hash=caller.api_key)
-    if caller.kind == "user" and (pk := user_pk(caller.user_id)) is not None:
+    if caller.kind == "user" and (pk := user_pk(caller.value)) is not None:
         yield written(TierAssignment).filter(user=pk)
     for model in (TopPartition, TopCaller):
         yield written(model).filter(partition=caller.digest)

@@ -15,7 +15,7 @@ from ..engine.call import Call
 from ..engine.fallback import FallbackEngine
 from ..engine.partition_stats import MINUTE_US
 from ..engine.redis.connections.faults import may_have_been_run
-from ..engine.usage import Extra, extras_of, field_of, label_in, name_of, refunded
+from ..engine.usage import Extra, extras_after, extras_of, field_of, label_in, name_of, refunded
 from ..exceptions import EngineUnavailable
 from ..rules.inline import label_of
 from ..signals import engine_degraded
@@ -86,7 +86,6 @@ def _count(results: Sequence[Result], call: Call, error: Exception) -> None:
     is_rejected = any(result.rejects for result in results)
     if field := field_of(verdicts, is_rejected=is_rejected, so_far=so_far, again=again, degraded=True):
         usage_buffer.add(now_us // MINUTE_US, name_of(field, verdicts))
-    extras = [Extra((), label_in(each.line), each.units) for each in again if each.units]
-    for extra in (*extras_of(call, so_far), *extras):
-        if extra.applies([verdict.allowed for verdict in verdicts], is_rejected=is_rejected):
-            usage_buffer.add(now_us // MINUTE_US, extra.field, extra.units)
+    extras = [Extra((), label_in(each.line), each.units) for each in again if each.units and not is_rejected]
+    for extra in (*extras_after(call, verdicts, is_rejected=is_rejected, so_far=so_far), *extras):
+        usage_buffer.add(now_us // MINUTE_US, extra.field, extra.units)

@@ -201,7 +201,7 @@ def normal_user(text: str) -> str:
 
     A key with a schema or with another model, such as "shop.Device:7", does not change.
     """
-    return text if tenants.has_prefix(text) else normal_row(get_user_model(), text)
+    return text if "." in text.rpartition(":")[0] else normal_row(get_user_model(), text)
 
 
 def normal_row(model: type[Model] | None, text: str) -> str:

@@ -138,19 +138,12 @@ def entitlement_for(
         found = _callers.get((user_id, api_key))
     if partition_of is not None and ((partitions := _partitions.get()).names or partitions.digests):
         found = (*found, *_assigned_partitions(partition_of, partitions))
-    plan = NO_PLAN if settings.TIER_RESOLVER is None else _known_plan(user_id, api_key, read)
+    plan = NO_PLAN
+    if (path := settings.TIER_RESOLVER) is not None:
+        is_of_customer = is_attribute_path(path, ("customer",))
+        plan = customers_of.get(user_id, api_key, read).plan if is_of_customer else _plans.get(user_id, api_key, read)
     is_anonymous = user_id is None and api_key is None and not (settings.CUSTOMER and read("customer"))
     return granted(rules, found, plan, note, is_anonymous=is_anonymous)
-
-
-def _known_plan(user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> KnownPlan:
-    if _is_of_customer(settings.TIER_RESOLVER):
-        return customers_of.get(user_id, api_key, read).plan
-    return _plans.get(user_id, api_key, read)
-
-
-def _is_of_customer(path: str | None) -> bool:
-    return path is not None and is_attribute_path(path, ("customer",))
 
 
 def known_entitlement(rules: RuleSet, values: Mapping[str, str], api_key: str | None) -> Entitlement:
@@ -360,34 +353,25 @@ def find_plan(identity: CallerIdentity) -> KnownPlan:
     return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
 
 
-def _ask(setting: str, read: Callable[[Any], T], identity: CallerIdentity) -> T | Awaitable[T]:
-    """Return what `read` makes of the answer of a setting's path about this caller; an awaitable if that is one."""
-    return _read_answer(setting, lambda: plans.answer_of(getattr(settings, setting), identity), read)
-
-
-def _ask_for_customer(identity: CallerIdentity) -> KnownCustomer | Awaitable[KnownCustomer]:
-    """Return what CUSTOMER says of this caller; the awaitable of it if that is a coroutine."""
-    return _read_answer("CUSTOMER", lambda: plans.customer_answer(identity), _known_customer)
-
-
 def _known_customer(row: Any) -> KnownCustomer:
     """Return what is kept of the row of a customer."""
     customer, path = customers.of_row(row), settings.TIER_RESOLVER
-    if customer is None or path is None or not _is_of_customer(path):
+    if customer is None or path is None or not is_attribute_path(path, ("customer",)):
         return KnownCustomer(customer)
     with _own_code("TIER_RESOLVER"):
         return KnownCustomer(customer, plan_of(attribute_of(row, path.split(".")[1:])))
 
 
-def _read_answer(setting: str, ask: Callable[[], Any], read: Callable[[Any], T]) -> T | Awaitable[T]:
-    """Return what `read` makes of an answer of the project's code; the awaitable of it if that is one."""
+def _ask(setting: str, read: Callable[[Any], T], identity: CallerIdentity) -> T | Awaitable[T]:
+    """Return what `read` makes of a setting's answer about this caller; the awaitable of it if that is one."""
 
     async def read_awaited() -> T:
         with _own_code(setting):
             return await sync_to_async(read)(await answer)  # it may ask the database
 
     with _own_code(setting):
-        answer = ask()
+        path = getattr(settings, setting)
+        answer = plans.customer_answer(identity) if setting == "CUSTOMER" else plans.answer_of(path, identity)
         return read_awaited() if isawaitable(answer) else read(answer)
 
 
@@ -416,7 +400,7 @@ def _has_form(raw: str) -> bool:
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
 _plans = IdentityCache(partial(_ask, "TIER_RESOLVER", plan_of), NO_PLAN, "The plan of a caller")
 #: The customers of callers, and their plans if TIER_RESOLVER reads them.
-customers_of = IdentityCache(_ask_for_customer, UNREAD_CUSTOMER, "The customer of a caller")
+customers_of = IdentityCache(partial(_ask, "CUSTOMER", _known_customer), UNREAD_CUSTOMER, "The customer of a caller")
 #: Whether a caller is exempt, cached because a flood would ask for each rejection; `None` = EXEMPT has failed.
 exemptions = IdentityCache[bool | None](partial(_ask, "EXEMPT", truth_of), None, "The exemption of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))

@@ -66,7 +66,7 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
 def test_paths_that_lead_nowhere(path: str, wrong: str, entry: str) -> None:
     with ratelimiter(**{entry: path}):
         assert callers.check_callables() == []
-        found = callers.check_plan_path()
+        found = callers.check_paths()
         assert ids(found) == ["E012"] * bool(wrong)
         assert all(wrong in each.msg for each in found)
 
@@ -75,14 +75,14 @@ def test_paths_that_lead_nowhere(path: str, wrong: str, entry: str) -> None:
 def test_paths_through_relations() -> None:
     for path, wrong in (("tier", ""), ("tier.name", ""), ("rule.limits.x", "manager"), ("tier.assignments", "manager")):
         with ratelimiter(TIER_RESOLVER=f"user.{path}"):
-            assert [wrong in each.msg for each in callers.check_plan_path()] == [True] * bool(wrong)
+            assert [wrong in each.msg for each in callers.check_paths()] == [True] * bool(wrong)
     with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(TIER_RESOLVER="user.user"):
-        [found] = callers.check_plan_path()
+        [found] = callers.check_paths()
         assert "auth.User has no slug." in found.msg
     with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(EXEMPT="user.user"):
-        assert "auth.User is a row." in callers.check_plan_path()[0].msg
+        assert "auth.User is a row." in callers.check_paths()[0].msg
     with ratelimiter(TIER_RESOLVER="api_key.plan", API_KEY_RESOLVER="tests.rules.test_plans.key_of"):
-        assert callers.check_plan_path() == []
+        assert callers.check_paths() == []
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_paths_through_relations() -> None:
 )
 def test_paths_that_give_no_caller_a_customer(paths: Any, wrong: str) -> None:
     with ratelimiter(CUSTOMER=paths):
-        found = callers.check_customer_paths()
-        assert ids(found) == ["E013"] * bool(wrong)
+        found = callers.check_paths()
+        assert ids(found) == ["E012"] * bool(wrong)
         assert all(wrong in each.msg for each in found)
 
 
@@ -110,10 +110,10 @@ def test_a_path_of_attributes_that_is_a_function_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "customer", SimpleNamespace(plan_of=ids))
     own = "tests.identity.test_customers.customer_of"
     with ratelimiter(TIER_RESOLVER="customer.plan_of", CUSTOMER=own):
-        [found] = callers.check_plan_path()
+        [found] = callers.check_paths()
         assert "customer.plan_of is also a function of your project" in found.msg
     with ratelimiter(TIER_RESOLVER="customer.name", CUSTOMER="customer.plan_of"):  # it may come from a function there
-        assert callers.check_plan_path() == callers.check_customer_paths() == callers.check_callables() == []
+        assert callers.check_paths() == callers.check_callables() == []
 
 
 def test_customers_that_the_admin_cannot_find(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter import customers, limiter, me
 from django_ratelimiter.admin.callers.forms import NewAccessEntryForm
+from django_ratelimiter.admin.formatting import in_words
 from django_ratelimiter.api.views import own_report
 from django_ratelimiter.customers import Customer
 from django_ratelimiter.forecast.logs.formats import AccessLogLine
@@ -29,6 +30,7 @@ from django_ratelimiter.inspection.caller import caller_of, named
 from django_ratelimiter.inspection.explanation import explain
 from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.question import Question
+from django_ratelimiter.inspection.references import Name
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, people
 from django_ratelimiter.plans import Anchor, CallerIdentity, Plan
 from django_ratelimiter.rules import cache, ttl_cache
@@ -145,7 +147,7 @@ class TestOneCustomer:
         with override_settings(RATELIMITER={}):
             found = request("ann")
             assert (found.value("customer"), found.customer, found.has_failed) == (None, None, False)
-            assert not customers.is_configured()
+            assert customers.customer_model() is None
         with customer("user.account"):
             assert value(HTTP_X_API_KEY="key") is None
 
@@ -283,16 +285,19 @@ class TestRows:
     def test_have_labels_while_they_exist(self, acme: Group, django_assert_num_queries: DjangoAssertNumQueries) -> None:
         long = Group.objects.create(name="x" * 149 + "\n")
         pks = [str(pk) for pk in (acme.pk, long.pk, long.pk + 1)]
+        names = {pk: Name("customer", pk) for pk in [*pks, "no-number", "9" * 30]}
+        own = {pks[0]: f"customer: pro (id {pks[0]})", pks[1]: f"customer: {'x' * 149}\\n (id {pks[1]})"}
+        unnamed = {key: f"customer: {key}" for key in names}
         with customer("user.account"):
             with django_assert_num_queries(1):
-                assert customers.labels([*pks, "no-number", "9" * 30]) == {pks[0]: "pro", pks[1]: "x" * 149 + r"\n"}
+                assert in_words(None, names) == unnamed | own
             with django_assert_num_queries(0):
-                assert customers.labels(["no-number"]) == {}
+                assert in_words(None, {"x": names["no-number"]}) == {"x": "customer: no-number"}
             assert [customers.row_of(pk) for pk in pks] == [acme, long, None]
             ann = CallerIdentity(str(User.objects.get(username="ann").pk), None, lambda _name: None)
-            assert customers.customer_of(ann) == Customer(pks[0], "pro", "auth.Group")
+            assert customers.of_row(ann.customer) == Customer(pks[0], "pro", "auth.Group")
         with customer("told"):
-            assert (customers.labels(pks), customers.row_of(pks[0])) == ({}, None)
+            assert (in_words(None, names), customers.row_of(pks[0])) == (unnamed, None)
 
 
 def ask(client: Any, name: str | None = None, key: str = "") -> Any:

@@ -134,6 +134,6 @@ def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: 
     caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7")
     rules = cache.current_rules()
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"}):
-        real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
+        real = cache.entitlement_for(rules, caller.known.get("user"), caller.api_key, caller.partition)
         assert grounds_of([caller], rules)[0].entitlement == real == by_the_docs(written, plan, rules)
     assert counters_now(caller).problem == ""

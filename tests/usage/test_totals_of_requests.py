@@ -183,8 +183,8 @@ def test_a_report_on_all_rules_counts_a_request_once() -> None:
         UsageBucket.objects.create(rule_slug="rule-1", allowed=requests, rejected=3, **at)
         total = UsageTotal.objects.create(allowed=requests, rejected=4, **at)
     report = Report(span)
-    assert (report.together, report.counts_once) == (Figures.of_requests(35, 8), True)
-    assert [each.figures for each in report.points[:2]] == [Figures.of_requests(30, 4), Figures.of_requests(5, 4)]
+    assert (report.together, report.counts_once) == (Figures(35, 8, units=35), True)
+    assert [each.figures for each in report.points[:2]] == [Figures(30, 4, units=30), Figures(5, 4, units=5)]
     assert Report(span, "rule-0").together == Figures(35, 6)
     for without in (lambda: UsageTotal.objects.filter(pk=total.pk).update(allowed=2, rejected=0), total.delete):
         without()  # of a part of the minute, and of all of it: else the total would be less than its rows

@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from ...databases import is_beside_users
 from ...identity import MAX_API_KEY, hash_api_key
-from ...inspection.caller import UnknownCaller, find_user, is_hash
+from ...inspection.caller import UnknownCaller, find_user
+from ...inspection.references import is_hash
 from ...models import AccessEntry, TierAssignment
 from ..rules.forms import CONFIRM, Confirmation, PlainDecimalField
 

@@ -101,7 +101,7 @@ def _assigned_to(caller: Caller, entry: tuple[str, str] | None) -> dict[str, str
 
 def _entry_of(caller: Caller) -> tuple[str, str] | None:
     """Return kind and value of an entry that names exactly this caller; `None` = there can be none."""
-    own = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}
+    own = {"user": caller.known.get("user"), "api_key": caller.api_key, "ip": caller.address}
     value = {**own, "customer": caller.known.get("customer")}.get(caller.kind)
     if value is not None:
         return caller.kind, value
@@ -146,7 +146,7 @@ class RuleLink(NamedTuple):
 def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     """Return the URL of the page that explains a request of this caller. rule: that rejected it, if one led here."""
     values = {
-        "user": by_key(caller.user_id) if caller.user_id else "",
+        "user": by_key(caller.known["user"]) if "user" in caller.known else "",
         "ip": caller.address or "",
         "api_key": "" if caller.owner else caller.api_key or "",  # that page needs the key itself
     }

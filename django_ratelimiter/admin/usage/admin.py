@@ -23,10 +23,9 @@ from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 from ...models import CallerUsage, Rule, UsageBucket
 from ...rules import inline
 from ...rules.formatting import ago, units
-from ...usage.reports import callers as exact
 from ...usage.reports import chart, totals
 from ...usage.reports.coverage import Period
-from ...usage.reports.report import Report, TopPartitionRow
+from ...usage.reports.report import ORDERS, Report, TopPartitionRow, by_caller, days_of, exact_usage, sum_of_exact
 from ...usage.reports.totals import Figures, freshness
 from ...values.digests import alias_of, whole
 from ..formatting import label_of, names_in_words
@@ -322,8 +321,8 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
     """Show the callers of a rule with exact usage, and one of them by day; 404 if no rule has any."""
     rule, order = _asked_callers(request)
     viewer, period, one = Viewer(request), period_of(request), alias_of(request.GET.get("caller", ""))
-    rows = exact.rows_of(rule, period)
-    found, all_together = exact.sums_of(rows, order, MAX_SHOWN), exact.together(rows)
+    rows = exact_usage(rule, period)
+    found, all_together = by_caller(rows, order, MAX_SHOWN), sum_of_exact(rows)
     names = names_in_words(request.user, [*[caller for caller, *_rest in found], one])
     rules = Rule.objects.filter(exact_usage=True).values_list("slug", "name")
     context = {
@@ -332,7 +331,7 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
         "day": day_in(request),
         "rule": rule,
         "rules": [(report_url(request, rule=each, caller=None), name, each == rule) for each, name in rules],
-        "orders": {name: report_url(request, by=name, rule=rule) for name in exact.ORDERS},
+        "orders": {name: report_url(request, by=name, rule=rule) for name in ORDERS},
         "order": order,
         "callers": [
             {
@@ -348,7 +347,7 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
         "is_incomplete": rows.filter(identity="", value="").exists(),
         "downloads": downloads(request, "callers", rule=rule)[:1],
         "chosen": names.get(one, one),
-        "chart": chart.draw(exact.days_of(rows, one, period)) if one else None,
+        "chart": chart.draw(days_of(rows, one, period)) if one else None,
     }
     return show(page_of, request, "usage_callers", _("Usage per caller: %s") % viewer.rule(rule), context)
 
@@ -357,7 +356,7 @@ def _asked_callers(request: HttpRequest) -> tuple[str, str]:
     """Return the rule and the order of the request; 404 for what cannot be."""
     rule = request.GET.get("rule") or Rule.objects.filter(exact_usage=True).values_list("slug", flat=True).first()
     order = request.GET.get("by", "units")
-    if rule is None or "\0" in rule or order not in exact.ORDERS:
+    if rule is None or "\0" in rule or order not in ORDERS:
         raise Http404
     return rule, order
 
@@ -365,7 +364,7 @@ def _asked_callers(request: HttpRequest) -> tuple[str, str]:
 def _rows_of_callers(request: HttpRequest) -> list[dict[str, Any]]:
     """Return all callers of the request, with names and values for readers who may see them."""
     rule, order = _asked_callers(request)
-    found, names = exact.sums_of(exact.rows_of(rule, period_of(request)), order), dict[str, str]()
+    found, names = by_caller(exact_usage(rule, period_of(request)), order), dict[str, str]()
     for place in range(0, len(found), MAX_NAMED):
         names |= names_in_words(request.user, [caller for caller, *_rest in found[place : place + MAX_NAMED]])
     return [

@@ -33,7 +33,7 @@ from ..base import Charge, Counted, Verdict, Version
 from ..call import NO_CHARGES, Answer, Call, CounterStates, LocalAnswer
 from ..locks import freed_by_fork
 from ..memory import MemoryEngine
-from ..usage import UsageBuffer, extras_of, field_of, joined, lines_of, name_of, uncounted
+from ..usage import UsageBuffer, extras_after, field_of, joined, lines_of, name_of, uncounted
 
 #: Units that were not touched for so many seconds are given back, even if their interval is not over. A thread looks
 #: for them twice as often.
@@ -203,9 +203,8 @@ class LocalCounters:
                 template.local.counted = None if template.counts_callers else counted
             if so_far or answer.is_rejected or not answer.is_local or any(answer.states.waits):
                 counted = name_of(field_of(answer, is_rejected=answer.is_rejected, so_far=so_far), answer)
-            for extra in extras_of(answer.charges, so_far):
-                if extra.applies([verdict.allowed for verdict in answer], is_rejected=answer.is_rejected):
-                    self.usage.add(answer.states.at_us // 60_000_000, extra.field, extra.units, waits=True)
+            for extra in extras_after(answer.charges, answer, is_rejected=answer.is_rejected, so_far=so_far):
+                self.usage.add(answer.states.at_us // 60_000_000, extra.field, extra.units, waits=True)
             if counted:
                 self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
 

@@ -111,7 +111,8 @@ class MemoryEngine:
                 self._counters.refund(refund_if_denied)
             if self._counts_usage and (call.template.is_counted or call.so_far or call.settled):
                 field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=call.so_far)
-                self._count_extras(call, now // MINUTE_US, [verdict.allowed for verdict in answer], answer.is_rejected)
+                for extra in usage.extras_after(call, answer, is_rejected=answer.is_rejected):
+                    self._count(now // MINUTE_US, extra.field, extra.units)
                 if field:
                     self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
                     pools, is_rejected = call.template.pools, answer.is_rejected
@@ -222,11 +223,6 @@ class MemoryEngine:
             self._added[carry.id] = now + HELD_US
             for entry in carry.entries:
                 self._rejections.record_local(entry, self._count(*entry), now)
-
-    def _count_extras(self, call: Call, minute: int, passed: Sequence[bool], is_rejected: bool) -> None:
-        for extra in usage.extras_of(call):
-            if extra.applies(passed, is_rejected=is_rejected):
-                self._count(minute, extra.field, extra.units)
 
     def _count(self, minute: int, field: str, calls: int) -> int:
         """Count calls, and return how many were counted under this field in this minute."""

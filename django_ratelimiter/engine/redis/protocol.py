@@ -191,13 +191,8 @@ class CallEncoder:
         field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=answer.charges.so_far)
         minute = at_us // MINUTE_US if field else None
         opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
-        words, passed = (
-            (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n"),
-            [each.allowed for each in answer],
-        )
-        extras = [
-            each for each in usage.extras_of(answer.charges) if each.applies(passed, is_rejected=answer.is_rejected)
-        ]
+        words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")
+        extras = usage.extras_after(answer.charges, answer, is_rejected=answer.is_rejected)
         if minute is None or not extras:
             return self._call_of(shard, names, words, minute)
         counts = usage.UsageCarry("", tuple((minute, each.field, -each.units) for each in extras))

@@ -169,6 +169,14 @@ def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra
     return [*extras, *_corrections_of(so_far), *settled]
 
 
+def extras_after(
+    call: Call, verdicts: Iterable[Verdict], *, is_rejected: bool, so_far: Sequence[Counted] | None = None
+) -> list[Extra]:
+    """Return those of the same that are counted after this decision on the call."""
+    extras = extras_of(call, so_far)
+    return [each for each in extras if each.applies([verdict.allowed for verdict in verdicts], is_rejected=is_rejected)]
+
+
 def _extras_of(charges: Iterable[Charge]) -> list[Extra]:
     places: dict[str, list[int]] = {}
     units: dict[str, int] = {}

@@ -20,11 +20,12 @@ from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
-from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...values.digests import keyed_digest
+from ...values.partitions import EXACT, encode_partition
 from ..times import Granularity, aware, buckets, floor, now, stored
-from .callers import rows_of, sums_of
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
-from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
+from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_REQUESTS, Figures, Point, Total, about, believable
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -144,7 +145,7 @@ class Report:
         totals = UsageTotal.objects.filter(_within(ranges))
         if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
             return None  # a part has none, as of an engine that counts none
-        once = Figures.of_requests(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_TOTALS).values()))
+        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_REQUESTS).values()))
         return None if any(each.figures.requests > once.requests for each in self.totals) else once
 
     @cached_property
@@ -184,9 +185,9 @@ class Report:
             rows: QuerySet[Any] = self._rows([each])
             if self._once is not None:
                 rows = UsageTotal.objects.filter(each.condition)
-            made, wanted = (Figures, SUMS) if self._once is None else (Figures.of_requests, SUMS_OF_TOTALS)
+            wanted = SUMS if self._once is None else SUMS_OF_REQUESTS
             for start, *figures in rows.order_by("start").values_list("start").annotate(**wanted):
-                sums[bisect_right(starts, aware(start)) - 1] += made(*figures)
+                sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
         ends = [*starts[1:], self.period.end]
         return [
             Point(max(start, self.period.start), min(end, self.period.end), each)
@@ -229,11 +230,11 @@ class Report:
     @cached_property
     def exact(self) -> QuerySet[Any] | None:
         """The exact usage of the rule's callers in the same hours; `None` = there is none."""
-        rows = rows_of(self.rule or "", self.top_partitions_in)
-        return rows if self.rule is not None and rows.exists() else None
+        rows = None if self.rule is None else exact_usage(self.rule, self.top_partitions_in)
+        return rows if rows is not None and rows.exists() else None
 
     def _exact_rows(self, rows: QuerySet[Any], most: int | None = None) -> list[TopPartitionRow]:
-        found = sums_of(rows, "rejected" if self.by_rejected else "requests", most)
+        found = by_caller(rows, "rejected" if self.by_rejected else "requests", most)
         top = [TopPartitionRow(caller, each.allowed, each.rejected) for caller, _, _, each in found]
         return [each for each in top if each.rejected or not self.by_rejected]
 
@@ -308,6 +309,51 @@ class Report:
 def _within(bucket_ranges: Iterable[BucketRange]) -> Q:
     """Return the condition that selects the rows of these ranges."""
     return reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
+
+
+_SUMS_OF_EXACT: Final = {f"sum_{name}": Sum(name) for name in CallerUsage.COUNTS}
+_REQUESTS: Final = F("sum_allowed") + F("sum_rejected") + F("sum_rejected_by_other")
+
+#: The orders of callers with exact usage, by name.
+ORDERS: Final = {name: f"-sum_{name}" for name in CallerUsage.COUNTS} | {"requests": "-requests", "caller": "value"}
+
+
+def exact_usage(rule: str, period: Period) -> QuerySet[Any]:
+    """Return the exact usage of a rule's callers in the hours that begin in a period."""
+    within = {"hour__gte": stored(period.start), "hour__lt": stored(period.end)}
+    return CallerUsage.objects.filter(identity__in=("", *EXACT), rule_slug=rule, **within)
+
+
+def by_caller(rows: QuerySet[Any], order: str, most: int | None = None) -> list[tuple[Alias, str, str, Figures]]:
+    """Return the sums of exact usage by caller, at most `most`: its alias, with a tail whatever REVEAL is, identity,
+    value, and figures. order: one of `ORDERS`.
+    """
+    found, sums = [], rows.values_list("identity", "value").annotate(**_SUMS_OF_EXACT, requests=_REQUESTS)
+    for identity, value, *counts, _requests in sums.order_by(ORDERS[order], "identity", "value")[:most]:
+        caller = Alias.of(value, "")
+        if identity:
+            caller = keyed_digest(settings.HASH_KEY, encode_partition([(identity, value)]), (identity,))
+        found.append((caller, identity, value, _of_exact(*counts)))
+    return found
+
+
+def sum_of_exact(rows: QuerySet[Any]) -> Figures:
+    """Return the sum of exact usage."""
+    return _of_exact(*(int(each or 0) for each in rows.aggregate(**_SUMS_OF_EXACT).values()))
+
+
+def days_of(rows: QuerySet[Any], caller: str, period: Period) -> list[Point]:
+    """Return the exact usage of the caller of an alias by day, in the current time zone."""
+    identity, value = caller_in(caller)
+    starts = list(buckets(*period, Granularity.DAY, timezone.get_current_timezone()))
+    sums = [Figures()] * len(starts)
+    for hour, *counts in rows.filter(identity=identity, value=value).values_list("hour", *CallerUsage.COUNTS):
+        sums[bisect_right(starts, aware(hour)) - 1] += _of_exact(*counts)
+    return [Point(*each) for each in zip(starts, [*starts[1:], period.end], sums, strict=True)]
+
+
+def _of_exact(allowed: int, rejected: int, rejected_by_other: int, units: int) -> Figures:
+    return Figures(allowed, rejected, rejected_by_other=rejected_by_other, units=units)
 
 
 class Day(NamedTuple):

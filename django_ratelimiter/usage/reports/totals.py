@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -62,11 +62,6 @@ class Figures:
     units: int = 0
     exempt: int = 0
 
-    @classmethod
-    def of_requests(cls, *counts: int) -> Figures:
-        """Return the figures of totals of requests, by `SUMS_OF_TOTALS`. Units belong to rules: here each costs 1."""
-        return replace(cls(*counts[:5]), units=counts[0], exempt=sum(counts[5:]))
-
     def __add__(self, other: Figures) -> Figures:
         return Figures(*[getattr(self, name) + getattr(other, name) for name in (*UsageBucket.COUNTS, "exempt")])
 
@@ -86,9 +81,11 @@ class Figures:
         return self.rejected / self.requests if self.requests else None
 
 
-#: The sums of a query, in the order of Figures, and those of totals of requests.
+#: The sums of a query, in the order of Figures, and those of totals of requests. Units belong to rules: there each
+#: costs 1.
 SUMS: Final = {f"sum_{name}": Sum(name) for name in UsageBucket.COUNTS}
-SUMS_OF_TOTALS: Final = {f"sum_{name}": Sum(name) for name in UsageTotal.COUNTS}
+_OF_REQUESTS: Final = SUMS | {"sum_rejected_by_other": Sum(Value(0)), "sum_units": Sum("allowed")}
+SUMS_OF_REQUESTS: Final = _OF_REQUESTS | {"sum_exempt": Sum("exempt")}
 
 
 def by_start(condition: Q) -> dict[datetime, Figures]:
@@ -96,15 +93,14 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
 
     They are those of the total of requests; where there is none, the sum of the rules. condition: selects the rows.
     """
-    models: tuple[Any, ...] = (UsageBucket, UsageTotal)
-    sums = {name: each for name, each in SUMS_OF_TOTALS.items() if name in SUMS}
+    models: tuple[Any, ...] = ((UsageBucket, SUMS), (UsageTotal, _OF_REQUESTS))
     of_rules, of_requests = (
         model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**sums)
-        for place, model in enumerate(models)
+        for place, (model, sums) in enumerate(models)
     )
     both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is
     rows = sorted(both)  # so that the total replaces the sum
-    return {start: Figures.of_requests(*map(int, figures)) for start, _place, *figures in rows}
+    return {start: Figures(*map(int, figures)) for start, _place, *figures in rows}
 
 
 class Total(NamedTuple):
