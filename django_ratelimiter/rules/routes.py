@@ -36,7 +36,7 @@ Target: TypeAlias = "RuleRecord | Rule"
 #: The text about a scope that no view has: any code may name it.
 NO_SUCH_SCOPE: Final = gettext_lazy(
     "No view names the scope “%(name)s”, so this rule applies only where other code does, with limiter.check, "
-    "limiter.slot or in_slot."
+    "limiter.charge, limiter.slot or in_slot."
 )
 
 
