@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.api import throttling
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.times import stored
 
@@ -263,6 +263,32 @@ class TestLastDays:
             (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
         ]
 
+    def test_every_request_where_the_rule_counts_exactly(
+        self, make_rule: MakeRule, as_ann: Client, ann: User, settings: Any
+    ) -> None:
+        """Also where REVEAL hides who it is; of days before, what else is known."""
+        settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+        rule = make_rule("per-user", partition_by=["user"], exact_usage=True)
+        for days in (1, 2):
+            self.top(rule, f"user:{ann.pk}", days, 59, 0)
+        self.exact("per-user", str(ann.pk), 1, 0, allowed=50, rejected=40, units=50)
+        self.exact("per-user", str(ann.pk), 1, 23, allowed=3, rejected=4, rejected_by_other=6, units=8)
+        self.exact("per-user", str(ann.pk), 0, 0, allowed=7, units=7)
+        self.exact("per-user", str(ann.pk + 1), 1, 5, allowed=9, units=9)
+        self.exact("other", str(ann.pk), 1, 5, allowed=9, units=9)
+        self.exact("per-user", str(ann.pk), 30, 5, allowed=9, units=9)
+        older, day, latest = me(as_ann)["usage"]["days"]
+        assert (older["known_from"], older["rejected_by_other"], older["units"]) == ("top", None, None)
+        assert day == {
+            "date": str(today() - timedelta(days=1)), "rule": "per-user", "requests": 103, "allowed": 53,
+            "rejected": 44, "rejected_by_other": 6, "units": 58, "known_from": "exact", "estimated": False,
+        }  # fmt: skip
+        assert (latest["requests"], latest["rejected_by_other"], latest["units"]) == (7, 0, None)
+
+    def exact(self, rule: str, user: str, days: int, hour: int, **counts: int) -> None:
+        start = datetime.combine(today() - timedelta(days=days), time(hour), timezone.get_default_timezone())
+        CallerUsage.objects.create(rule_slug=rule, identity="user", value=user, hour=start, **counts)
+
     def test_of_an_api_key(self, make_rule: MakeRule, client: Client, pro: Tier) -> None:
         rule = make_rule("per-key", partition_by=["api_key"])
         self.top(rule, f"api_key:{hash_api_key(KEY)}", 0, 3, 0)
@@ -345,7 +371,7 @@ def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, settings: 
     with translation.override("en-us"):  # what the middleware activates stays active
         own = me(as_ann, **{"Accept-Language": "de"})
     assert own["limits"][0]["in_words"] == "5 pro Tag, Token-Bucket"
-    assert own["usage"]["explanation"].startswith("Anfragen werden nach Regel und Stufe gezählt")
+    assert own["usage"]["explanation"].startswith("Regeln mit genauer Nutzung zählen jede Anfrage")
 
 
 FORMATS = {

@@ -348,7 +348,7 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
         "is_incomplete": rows.filter(identity="", value="").exists(),
         "downloads": downloads(request, "callers", rule=rule)[:1],
         "chosen": names.get(one, one),
-        "chart": chart.draw(exact.days_of(rows, one, period)) if one else None,
+        "chart": chart.draw(exact.days_of(rule, one, period)) if one else None,
     }
     return show(page_of, request, "usage_callers", _("Usage per caller: %s") % viewer.rule(rule), context)
 

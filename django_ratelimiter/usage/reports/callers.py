@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
-from django.db.models import F, QuerySet, Sum
+from django.db.models import Case, F, IntegerField, Q, QuerySet, Sum, When
 from django.utils import timezone
 
 from ...conf import caller_in, settings
@@ -13,7 +16,7 @@ from ...engine.base import Alias
 from ...models import CallerUsage
 from ...values.digests import keyed_digest
 from ...values.partitions import EXACT, encode_partition
-from ..times import Granularity, aware, buckets, stored
+from ..times import Granularity, buckets, stored
 from .coverage import Period
 from .totals import Figures, Point
 
@@ -48,14 +51,37 @@ def together(rows: QuerySet[Any]) -> Figures:
     return _figures(*(int(each or 0) for each in rows.aggregate(**_SUMS).values()))
 
 
-def days_of(rows: QuerySet[Any], caller: str, period: Period) -> list[Point]:
+def days_of(rule: str, caller: str, period: Period) -> list[Point]:
     """Return the figures of the caller of an alias by day, in the current time zone."""
-    identity, value = caller_in(caller)
     starts = list(buckets(*period, Granularity.DAY, timezone.get_current_timezone()))
-    sums = [Figures()] * len(starts)
-    for hour, *counts in rows.filter(identity=identity, value=value).values_list("hour", *CallerUsage.COUNTS):
-        sums[bisect_right(starts, aware(hour)) - 1] += _figures(*counts)
-    return [Point(*each) for each in zip(starts, [*starts[1:], period.end], sums, strict=True)]
+    sums = {place: figures for _rule, place, figures in by_day(rows_of(rule, period), {rule: caller}, starts)}
+    ends = [*starts[1:], period.end]
+    return [Point(*each, sums.get(place, Figures())) for place, each in enumerate(zip(starts, ends, strict=True))]
+
+
+def by_day(
+    rows: QuerySet[Any], digests: Mapping[str, str], starts: Sequence[datetime]
+) -> Iterator[tuple[str, int, Figures]]:
+    """Return the figures of one caller in these rows: the rule, the day's place among these starts, the sums.
+
+    digests: of the caller, by rule.
+    """
+    callers = {rule: caller_in(digest) for rule, digest in digests.items()}
+    known = [Q(identity=identity, value=value) for identity, value in set(callers.values())]
+    found = rows.filter(reduce(or_, known, Q(pk__in=[])), rule_slug__in=callers).order_by()
+    days = found.values_list("rule_slug", "identity", "value", place_in(starts, "hour")).annotate(**_SUMS)
+    for rule, identity, value, place, *counts in days:
+        if callers[rule] == (identity, value):
+            yield rule, place, _figures(*counts)
+
+
+def place_in(starts: Sequence[datetime], field: str) -> Case:
+    """Return the place of the day of a time among the starts of days.
+
+    Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
+    """
+    latest_first = [When(**{f"{field}__gte": stored(each)}, then=place) for place, each in enumerate(starts)][::-1]
+    return Case(*latest_first, output_field=IntegerField())
 
 
 def _figures(allowed: int, rejected: int, rejected_by_other: int, units: int) -> Figures:

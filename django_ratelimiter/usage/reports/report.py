@@ -14,15 +14,16 @@ from operator import or_
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Sum, When
+from django.db.models import Case, Count, F, Max, Q, QuerySet, Sum, When
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
-from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...rules.formatting import units
 from ..times import Granularity, aware, buckets, floor, now, stored
-from .callers import rows_of, sums_of
+from .callers import by_day, place_in, rows_of, sums_of
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
 
@@ -318,14 +319,18 @@ class Day(NamedTuple):
     requests: int | None  # `None` = few: an estimate below 100 is no figure
     allowed: int | None  # `None` = few, or not known
     rejected: int | None  # `None` = few, or not known
-    known_from: str  # top (among the top 100 of a rule in an hour) or sample
+    known_from: str  # exact (each was counted), top (among the top 100 of a rule in an hour) or sample
     estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
+    rejected_by_other: int | None = None  # by another rule; `None` = not known
+    units: int | None = None  # what the allowed ones cost; `None` = 1 each, or not known
 
     @property
     def in_words(self) -> dict[str, str | None]:
-        """Return the requests and the rejected ones as text; `None` = not known."""
+        """Return the figures as text; `None` = not known."""
         rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
-        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
+        counts = {"rejected_by_other": self.rejected_by_other, "units": self.units}
+        exact = {name: None if count is None else units(count) for name, count in counts.items()}
+        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected, **exact}
 
 
 class Usage(NamedTuple):
@@ -333,39 +338,57 @@ class Usage(NamedTuple):
 
     since: date
     until: date
-    complete: bool  # always false: most requests are counted by rule and tier only
+    complete: bool  # always false: only the days that are known as exact have all requests
     explanation: str
     days: Sequence[Day]
+
+    @property
+    def has_exact(self) -> bool:
+        """Return whether some days are exact."""
+        return any(day.known_from == "exact" for day in self.days)
+
+    @property
+    def has_units(self) -> bool:
+        """Return whether some requests are known to have cost another number of units than 1."""
+        return any(day.units is not None for day in self.days)
 
 
 def usage_of(digests: Mapping[str, str]) -> Usage:
     """Return the known usage of the last 30 days. digests: of the caller, by rule.
 
-    Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
-    a day, the one with more requests is used.
+    Three queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
+    a day, the one with more requests is used. Exact usage replaces both.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
-    start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
+    starts = list(buckets(datetime.combine(first, time(12), zone), now(), Granularity.DAY, zone))
     days_by_rule: dict[tuple[date, str], Day] = {}
-    for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
+    for day in (*_days_of_top_partitions(digests, starts, zone), *_days_of_samples(digests, starts, zone)):
         other = days_by_rule.setdefault((day.date, day.rule), day)
         if (day.requests or 0) > (other.requests or 0):
             days_by_rule[day.date, day.rule] = day
+    days_by_rule |= {(day.date, day.rule): day for day in _exact_days(digests, starts, zone)}
     explanation = _(
-        "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
-        "the top callers of a rule (estimated if there were many requests), and for callers in the sample."
+        "Rules with exact usage count every request of a caller. Others count requests by caller only in hours in "
+        "which the caller was among the top callers of the rule (estimated if there were many requests), and for "
+        "callers in the sample."
     )
     found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
     return Usage(first, today, False, explanation, found)
 
 
-def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+def _exact_days(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
+    rows = CallerUsage.objects.filter(hour__gte=stored(starts[0]))
+    for rule, place, each in by_day(rows, digests, starts):
+        counts = each.requests, each.allowed, each.rejected, "exact", False, each.rejected_by_other
+        yield Day(starts[place].astimezone(zone).date(), rule, *counts, each.units if each.has_costs else None)
+
+
+def _days_of_top_partitions(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
     # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
-    starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
     rows = TopPartition.objects.filter(
-        granularity=TopPartition.Granularity.DAY, start__in=starts,
+        granularity=TopPartition.Granularity.DAY, start__in=map(stored, starts),
         rule_slug__in=list(digests), partition__in=set(digests.values()),
     )  # fmt: skip
     for row in rows.iterator():
@@ -375,14 +398,11 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
             yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
 
 
-def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
-    starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
-    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
+def _days_of_samples(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
     # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
     rows = (
-        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
-        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
+        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=stored(starts[0]))
+        .values("rule_slug", "partition_hash", day=place_in(starts, "minute"))
         .annotate(sum=Sum("count"))
         .order_by()
     )
