@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.api import throttling
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.times import stored
 
@@ -225,13 +225,6 @@ class TestLastDays:
             rejected=rejected,
         )  # fmt: skip
 
-    def sample(self, rule: Rule, value: str, days: int, count: int, minutes: int = 0) -> None:
-        noon = datetime.combine(today() - timedelta(days=days), time(12), timezone.get_default_timezone())
-        minute = noon + timedelta(minutes=minutes)
-        UsageSample.objects.create(
-            rule_slug=rule.slug, minute=stored(minute), partition_hash=digest(value), count=count
-        )
-
     def test_as_far_as_they_are_known(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
         rule, shared = make_rule("per-user", partition_by=["user"]), make_rule("global")
         mine = f"user:{ann.pk}"
@@ -240,16 +233,8 @@ class TestLastDays:
         self.top(rule, mine, 1, 7, 7, "hour")
         self.top(rule, f"user:{ann.pk + 1}", 2, 99, 99)
         self.top(shared, "", 2, 99, 99)
-        self.sample(rule, mine, 2, 5)
-        self.top(rule, mine, 3, 5, 0)
-        self.sample(rule, mine, 3, 6)
-        self.sample(rule, mine, 1, 5)
-        self.sample(rule, mine, 1, 6, minutes=1)
-        self.sample(rule, f"user:{ann.pk + 1}", 1, 99)
-        self.sample(shared, mine, 1, 99)
         by_address = make_rule("per-ip", partition_by=["ip"])
         self.top(by_address, mine, 2, 99, 99)
-        self.sample(by_address, mine, 1, 99)
         usage = me(as_ann)["usage"]
         assert (usage["since"], usage["until"]) == (str(today() - timedelta(days=29)), str(today()))
         assert usage["complete"] is False
@@ -258,9 +243,7 @@ class TestLastDays:
             for day in usage["days"]
         ]
         assert shown == [
-            (str(today() - timedelta(days=3)), "per-user", 6, None, None, "sample"),
             (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "top"),
-            (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
         ]
 
     def test_every_request_where_the_rule_counts_exactly(

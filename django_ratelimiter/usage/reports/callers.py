@@ -69,19 +69,13 @@ def by_day(
     callers = {rule: caller_in(digest) for rule, digest in digests.items()}
     known = [Q(identity=identity, value=value) for identity, value in set(callers.values())]
     found = rows.filter(reduce(or_, known, Q(pk__in=[])), rule_slug__in=callers).order_by()
-    days = found.values_list("rule_slug", "identity", "value", place_in(starts, "hour")).annotate(**_SUMS)
+    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
+    latest_first = [When(hour__gte=stored(each), then=place) for place, each in enumerate(starts)][::-1]
+    day = Case(*latest_first, output_field=IntegerField())
+    days = found.values_list("rule_slug", "identity", "value", day).annotate(**_SUMS)
     for rule, identity, value, place, *counts in days:
         if callers[rule] == (identity, value):
             yield rule, place, _figures(*counts)
-
-
-def place_in(starts: Sequence[datetime], field: str) -> Case:
-    """Return the place of the day of a time among the starts of days.
-
-    Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
-    """
-    latest_first = [When(**{f"{field}__gte": stored(each)}, then=place) for place, each in enumerate(starts)][::-1]
-    return Case(*latest_first, output_field=IntegerField())
 
 
 def _figures(allowed: int, rejected: int, rejected_by_other: int, units: int) -> Figures:

@@ -20,10 +20,10 @@ from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
-from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageTotal
 from ...rules.formatting import units
 from ..times import Granularity, aware, buckets, floor, now, stored
-from .callers import by_day, place_in, rows_of, sums_of
+from .callers import by_day, rows_of, sums_of
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
 from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_TOTALS, Figures, Point, Total, about, believable
 
@@ -317,9 +317,9 @@ class Day(NamedTuple):
     date: date
     rule: str
     requests: int | None  # `None` = few: an estimate below 100 is no figure
-    allowed: int | None  # `None` = few, or not known
-    rejected: int | None  # `None` = few, or not known
-    known_from: str  # exact (each was counted), top (among the top 100 of a rule in an hour) or sample
+    allowed: int | None  # `None` = few
+    rejected: int | None  # `None` = few
+    known_from: str  # exact (each was counted) or top (among the top 100 of a rule in an hour)
     estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
     rejected_by_other: int | None = None  # by another rule; `None` = not known
     units: int | None = None  # what the allowed ones cost; `None` = 1 each, or not known
@@ -327,10 +327,12 @@ class Day(NamedTuple):
     @property
     def in_words(self) -> dict[str, str | None]:
         """Return the figures as text; `None` = not known."""
-        rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
         counts = {"rejected_by_other": self.rejected_by_other, "units": self.units}
-        exact = {name: None if count is None else units(count) for name, count in counts.items()}
-        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected, **exact}
+        return {
+            "requests": about(self.requests, is_estimate=self.estimated),
+            "rejected": about(self.rejected, is_estimate=self.estimated),
+            **{name: None if count is None else units(count) for name, count in counts.items()},
+        }
 
 
 class Usage(NamedTuple):
@@ -356,23 +358,17 @@ class Usage(NamedTuple):
 def usage_of(digests: Mapping[str, str]) -> Usage:
     """Return the known usage of the last 30 days. digests: of the caller, by rule.
 
-    Three queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
-    a day, the one with more requests is used. Exact usage replaces both.
+    Two queries. Exact usage replaces top partitions, which cover some hours of a day.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
     starts = list(buckets(datetime.combine(first, time(12), zone), now(), Granularity.DAY, zone))
-    days_by_rule: dict[tuple[date, str], Day] = {}
-    for day in (*_days_of_top_partitions(digests, starts, zone), *_days_of_samples(digests, starts, zone)):
-        other = days_by_rule.setdefault((day.date, day.rule), day)
-        if (day.requests or 0) > (other.requests or 0):
-            days_by_rule[day.date, day.rule] = day
-    days_by_rule |= {(day.date, day.rule): day for day in _exact_days(digests, starts, zone)}
+    days = (*_days_of_top_partitions(digests, starts, zone), *_exact_days(digests, starts, zone))
+    days_by_rule = {(day.date, day.rule): day for day in days}
     explanation = _(
         "Rules with exact usage count every request of a caller. Others count requests by caller only in hours in "
-        "which the caller was among the top callers of the rule (estimated if there were many requests), and for "
-        "callers in the sample."
+        "which the caller was among the top callers of the rule (estimated if there were many requests)."
     )
     found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
     return Usage(first, today, False, explanation, found)
@@ -396,17 +392,3 @@ def _days_of_top_partitions(digests: Mapping[str, str], starts: Sequence[datetim
             figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
             counts = figures["requests"], figures["allowed"], figures["rejected"]
             yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
-
-
-def _days_of_samples(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
-    # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
-    rows = (
-        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=stored(starts[0]))
-        .values("rule_slug", "partition_hash", day=place_in(starts, "minute"))
-        .annotate(sum=Sum("count"))
-        .order_by()
-    )
-    for row in rows.iterator():
-        if digests.get(row["rule_slug"]) == row["partition_hash"]:
-            on = starts[row["day"]].astimezone(zone).date()
-            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")
