@@ -258,6 +258,8 @@ class TestLastDays:
         self.exact("per-user", str(ann.pk), 1, 23, allowed=3, rejected=4, rejected_by_other=6, units=8)
         self.exact("per-user", str(ann.pk), 0, 0, allowed=7, units=7)
         self.exact("per-user", str(ann.pk + 1), 1, 5, allowed=9, units=9)
+        make_rule("per-ip", partition_by=["ip"], exact_usage=True)
+        self.exact("per-user", "127.0.0.1", 5, 5, "ip", allowed=9, units=9)  # before she logged in
         self.exact("other", str(ann.pk), 1, 5, allowed=9, units=9)
         self.exact("per-user", str(ann.pk), 30, 5, allowed=9, units=9)
         older, day, latest = me(as_ann)["usage"]["days"]
@@ -268,9 +270,9 @@ class TestLastDays:
         }  # fmt: skip
         assert (latest["requests"], latest["rejected_by_other"], latest["units"]) == (7, 0, None)
 
-    def exact(self, rule: str, user: str, days: int, hour: int, **counts: int) -> None:
+    def exact(self, rule: str, value: str, days: int, hour: int, identity: str = "user", **counts: int) -> None:
         start = datetime.combine(today() - timedelta(days=days), time(hour), timezone.get_default_timezone())
-        CallerUsage.objects.create(rule_slug=rule, identity="user", value=user, hour=start, **counts)
+        CallerUsage.objects.create(rule_slug=rule, identity=identity, value=value, hour=start, **counts)
 
     def test_of_an_api_key(self, make_rule: MakeRule, client: Client, pro: Tier) -> None:
         rule = make_rule("per-key", partition_by=["api_key"])
