@@ -77,9 +77,11 @@ class RateLimitDaySerializer(serializers.Serializer[Any]):
     date = serializers.DateField(format=ISO_8601)
     rule = serializers.CharField()
     requests = serializers.IntegerField(allow_null=True, help_text="null = few: an estimate below 100 is no figure.")
-    allowed = serializers.IntegerField(allow_null=True, help_text="null = few, or not known.")
-    rejected = serializers.IntegerField(allow_null=True, help_text="null = few, or not known.")
-    known_from = serializers.CharField(help_text="top (among the top 100 of a rule in an hour) or sample.")
+    allowed = serializers.IntegerField(allow_null=True, help_text="null = few.")
+    rejected = serializers.IntegerField(allow_null=True, help_text="null = few.")
+    rejected_by_other = serializers.IntegerField(allow_null=True, help_text="By another rule; null = not known.")
+    units = serializers.IntegerField(allow_null=True, help_text="Of the allowed ones; null = 1 each, or not known.")
+    known_from = serializers.CharField(help_text="exact; or top: among the top 100 of a rule in an hour.")
     estimated = serializers.BooleanField(
         help_text="Whether the figures are estimates from a sample of requests; else they are exact."
     )
@@ -90,7 +92,7 @@ class RateLimitUsageSerializer(serializers.Serializer[Any]):
 
     since = serializers.DateField(format=ISO_8601)
     until = serializers.DateField(format=ISO_8601)
-    complete = serializers.BooleanField(help_text="Always false: most requests are counted by rule and tier only.")
+    complete = serializers.BooleanField(help_text="Always false: only exact days have all requests.")
     explanation = serializers.CharField()
     days = RateLimitDaySerializer(many=True)
 

@@ -25,7 +25,7 @@ from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
 from ..tenants import rows_of, user_key
-from ..values.digests import alias_of, whole
+from ..values.digests import alias_of, keyed_digest, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
 from ..values.references import parse_reference
 from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, rules_of, with_tail
@@ -173,12 +173,15 @@ class Caller:
         """Return the caller's digest in the names of a rule's counters; `None` = not known.
 
         For an address, also if the rule is split by another value, but counts requests without that by address.
+        By a rule with exact usage it has a tail, whatever REVEAL is.
         """
         if self.kind == "digest" and rule.partition_by:
             return self.value
         value = self.partition(rule.partition_by)
         if value is None and self.stands_in(rule):
             value = self.partition(("ip",))
+        if value is not None and rule.exact_usage:
+            return keyed_digest(settings.HASH_KEY, value, partition_names(value))
         return None if value is None else digest(value)
 
     def stands_in(self, rule: RuleRecord) -> bool:

@@ -42,7 +42,7 @@ def run() -> str:
 
 def test_the_command_says_what_came() -> None:
     decide(3)
-    assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it matched.\n"
+    assert run() == "Collected 1 batch: 3 decisions of rules.\n"
     assert UsageBucket.objects.get(granularity="day").allowed == 3
     assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
 
@@ -62,7 +62,7 @@ def test_a_replica_that_is_behind_is_not_asked(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8}}
     charge = Charge("key", Limit(1_000, 60), usage="rule|free", partition="caller")
     get_engine().check([charge], now_us=60_000_000)
-    assert run().startswith("Collected 1 batch: 1 request,")
+    assert run().startswith("Collected 1 batch: 1 decision of rules.")
     collect_usage(behind=1)
 
 

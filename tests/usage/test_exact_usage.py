@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ from django.test.utils import CaptureQueriesContext
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine, usage
+from django_ratelimiter.engine.calendars import window_at
 from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.protocol import ScriptMode
@@ -290,6 +291,27 @@ def test_recipe_makes_an_invoice_and_a_view_for_programs(admin_user: User) -> No
     rows = names["CallerUsageViewSet"].as_view({"get": "list"})(request).data
     assert [(row["value"], row["units"]) for row in rows if row["value"] == "8"] == [("8", 5)]
     assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("day", "zone", "hour"), [(1, "", 0), (15, "Europe/Berlin", 0), (31, "Asia/Tokyo", 9), (29, "UTC", 0)]
+)
+def test_recipe_bills_the_periods_of_the_limit(day: int, zone: str, hour: int) -> None:
+    names: dict[str, Any] = {}
+    exec(blocks(section(PAGES["docs/howto/recipes.md"], "## An invoice"), "python")[0], names)
+    current = datetime(2027, 12, 1, tzinfo=UTC)
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return current.astimezone(tz)
+
+    names["datetime"] = Clock
+    for _ in range(130):
+        current += timedelta(hours=23)
+        end, _after = window_at(round(current.timestamp()) * 10**6, "month", zone or None, day, time(hour))
+        start, _end = window_at(end - 1, "month", zone or None, day, time(hour))
+        assert [each.timestamp() * 10**6 for each in names["last_period"](day, zone, hour)] == [start, end]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -34,10 +34,6 @@ from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
 
-_FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
-    "csv": export.as_csv,
-    "json": export.as_json,
-}
 _MAY: Final = VIEW_USAGE.partition(".")[2]
 
 
@@ -62,16 +58,16 @@ def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateRespon
     return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
 
-def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
-    """Return one table of a report as a file; 404 if there is no such table or format."""
-    if table not in export.TABLES or kind not in _FORMATS or (table, kind) == ("callers", "json"):
+def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str) -> HttpResponse:
+    """Return one table of a report as a file; 404 if there is no such table."""
+    if table not in export.TABLES:
         raise Http404
     if table == "callers":
         return export.as_csv(_rows_of_callers(request), table)
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
-    return _FORMATS[kind](report, table)
+    return export.as_csv(report, table)
 
 
 def _report_page(page_of: Any, request: HttpRequest, name: str, rule: str | None) -> TemplateResponse:
@@ -213,7 +209,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
         "has_exempt": bool(together.exempt),
         "chart": chart.draw(report.points),
         "points": [(chart.span(point), figure_row(point.figures)) for point in report.points],
-        "downloads": {table: downloads(request, table) for table in ("totals", "series")},
+        "downloads": {table: report_url(request, "usage_data", table) for table in ("totals", "series")},
         **(_top(viewer, report) if report.rule is not None else {}),
     }
 
@@ -252,7 +248,7 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
         "is_exact": report.exact is not None,
         "by_requests_url": report_url(request, by=None),
         "by_rejected_url": report_url(request, by="rejected"),
-        "top_downloads": downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
+        "top_download": report_url(request, "usage_data", "top", identity=report.identity),
     }
 
 
@@ -291,10 +287,6 @@ def _change(requests: int, before: int) -> str:
     change = round(100 * (requests - before) / before)
     sign = "+" if change > 0 else "\u2212" if change < 0 else "\u00b1"
     return _("%s %%") % f"{sign}{units(abs(change))}"
-
-
-def downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
 
 
 def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
@@ -345,9 +337,9 @@ def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
         "together": figure_row(all_together),
         "has_units": all_together.has_costs,
         "is_incomplete": rows.filter(identity="", value="").exists(),
-        "downloads": downloads(request, "callers", rule=rule)[:1],
+        "download": report_url(request, "usage_data", "callers", rule=rule),
         "chosen": names.get(one, one),
-        "chart": chart.draw(days_of(rows, one, period)) if one else None,
+        "chart": chart.draw(days_of(rule, one, period)) if one else None,
     }
     return show(page_of, request, "usage_callers", _("Usage per caller: %s") % viewer.rule(rule), context)
 
@@ -390,7 +382,7 @@ class UsageBucketAdmin(PagesAdmin):
         Page("rule/", usage_rule_view, _MAY),
         Page("top-callers/", usage_top_callers_view, _MAY),
         Page("callers/", usage_callers_view, _MAY),
-        Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
+        Page("<slug:table>.csv", usage_data_view, _MAY),
     )
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:

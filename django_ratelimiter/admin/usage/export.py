@@ -1,4 +1,4 @@
-"""Reports as CSV and JSON, for programs: names are those of the models, times in UTC, numbers unformatted."""
+"""Reports as CSV: names are those of the models, times in UTC, numbers unformatted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse
 
 from ...models import CallerUsage, UsageBucket
 from ...usage.reports.report import Report
@@ -30,21 +30,6 @@ def as_csv(report: Any, table: str) -> HttpResponse:
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in row.items()} for row in read(report))
     return response
-
-
-def as_json(report: Report, table: str) -> JsonResponse:
-    """Return one table of the report, with its rule and period."""
-    _columns, read = TABLES[table]
-    about = {
-        "start": _moment(report.period.start),
-        "end": _moment(report.period.end),
-        "rule": report.rule,
-        "tier": report.tier,
-        "identity": report.identity,
-        **({"together": {**_figures(report.together), "exempt": report.together.exempt}} if table == "totals" else {}),
-        table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
-    }
-    return JsonResponse(about)
 
 
 def _totals(report: Report) -> list[Row]:
@@ -94,16 +79,11 @@ TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], list[Row]]]]] = {
 }
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _plain(value: Any) -> Any:
-    return _moment(value) if isinstance(value, datetime) else value
-
-
 def _cell(value: Any) -> Any:
-    value = ("yes" if value else "no") if isinstance(value, bool) else _plain(value)
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not isinstance(value, str):
         return value
     return f"'{text}" if _FORMULA.match(text := without_controls(value)) else text

@@ -333,5 +333,5 @@ def _question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
 def _summary(collected: Collected) -> str:
     if not collected.batches:
         return "Nothing to collect: no minute with usage has ended since the last collection."
-    batches, requests = counted(collected.batches, "batch", "es"), counted(collected.requests, "request")
-    return f"Collected {batches}: {requests}, each counted once for every rule that it matched."
+    batches, decisions = counted(collected.batches, "batch", "es"), counted(collected.requests, "decision")
+    return f"Collected {batches}: {decisions} of rules."

@@ -20,7 +20,8 @@ from django.utils.translation import gettext as _
 
 from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
-from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageTotal
+from ...rules.formatting import units
 from ...values.digests import keyed_digest
 from ...values.partitions import EXACT, encode_partition
 from ..times import Granularity, aware, buckets, floor, now, stored
@@ -342,14 +343,31 @@ def sum_of_exact(rows: QuerySet[Any]) -> Figures:
     return _of_exact(*(int(each or 0) for each in rows.aggregate(**_SUMS_OF_EXACT).values()))
 
 
-def days_of(rows: QuerySet[Any], caller: str, period: Period) -> list[Point]:
+def days_of(rule: str, caller: str, period: Period) -> list[Point]:
     """Return the exact usage of the caller of an alias by day, in the current time zone."""
-    identity, value = caller_in(caller)
     starts = list(buckets(*period, Granularity.DAY, timezone.get_current_timezone()))
-    sums = [Figures()] * len(starts)
-    for hour, *counts in rows.filter(identity=identity, value=value).values_list("hour", *CallerUsage.COUNTS):
-        sums[bisect_right(starts, aware(hour)) - 1] += _of_exact(*counts)
-    return [Point(*each) for each in zip(starts, [*starts[1:], period.end], sums, strict=True)]
+    sums = {place: figures for _rule, place, figures in by_day(exact_usage(rule, period), {rule: caller}, starts)}
+    ends = [*starts[1:], period.end]
+    return [Point(*each, sums.get(place, Figures())) for place, each in enumerate(zip(starts, ends, strict=True))]
+
+
+def by_day(
+    rows: QuerySet[Any], digests: Mapping[str, str], starts: Sequence[datetime]
+) -> Iterator[tuple[str, int, Figures]]:
+    """Yield the exact usage of one caller in these rows: the rule, the day's place among these starts, the sums.
+
+    digests: of the caller, by rule.
+    """
+    callers = {rule: caller_in(digest) for rule, digest in digests.items()}
+    known = [Q(identity=identity, value=value) for identity, value in set(callers.values())]
+    found = rows.filter(reduce(or_, known, Q(pk__in=[])), rule_slug__in=callers).order_by()
+    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
+    latest_first = [When(hour__gte=stored(each), then=place) for place, each in enumerate(starts)][::-1]
+    day = Case(*latest_first, output_field=IntegerField())
+    days = found.values_list("rule_slug", "identity", "value", day).annotate(**_SUMS_OF_EXACT)
+    for rule, identity, value, place, *counts in days:
+        if callers[rule] == (identity, value):
+            yield rule, place, _of_exact(*counts)
 
 
 def _of_exact(allowed: int, rejected: int, rejected_by_other: int, units: int) -> Figures:
@@ -362,16 +380,22 @@ class Day(NamedTuple):
     date: date
     rule: str
     requests: int | None  # `None` = few: an estimate below 100 is no figure
-    allowed: int | None  # `None` = few, or not known
-    rejected: int | None  # `None` = few, or not known
-    known_from: str  # top (among the top 100 of a rule in an hour) or sample
+    allowed: int | None  # `None` = few
+    rejected: int | None  # `None` = few
+    known_from: str  # exact (each was counted) or top (among the top 100 of a rule in an hour)
     estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
+    rejected_by_other: int | None = None  # by another rule; `None` = not known
+    units: int | None = None  # what the allowed ones cost; `None` = 1 each, or not known
 
     @property
     def in_words(self) -> dict[str, str | None]:
-        """Return the requests and the rejected ones as text; `None` = not known."""
-        rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
-        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
+        """Return the figures as text; `None` = not known."""
+        counts = {"rejected_by_other": self.rejected_by_other, "units": self.units}
+        return {
+            "requests": about(self.requests, is_estimate=self.estimated),
+            "rejected": about(self.rejected, is_estimate=self.estimated),
+            **{name: None if count is None else units(count) for name, count in counts.items()},
+        }
 
 
 class Usage(NamedTuple):
@@ -379,39 +403,51 @@ class Usage(NamedTuple):
 
     since: date
     until: date
-    complete: bool  # always false: most requests are counted by rule and tier only
+    complete: bool  # always false: only the days that are known as exact have all requests
     explanation: str
     days: Sequence[Day]
+
+    @property
+    def has_exact(self) -> bool:
+        """Return whether some days are exact."""
+        return any(day.known_from == "exact" for day in self.days)
+
+    @property
+    def has_units(self) -> bool:
+        """Return whether some requests are known to have cost another number of units than 1."""
+        return any(day.units is not None for day in self.days)
 
 
 def usage_of(digests: Mapping[str, str]) -> Usage:
     """Return the known usage of the last 30 days. digests: of the caller, by rule.
 
-    Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
-    a day, the one with more requests is used.
+    Two queries. Exact usage replaces top partitions, which cover some hours of a day.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
-    start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
-    days_by_rule: dict[tuple[date, str], Day] = {}
-    for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
-        other = days_by_rule.setdefault((day.date, day.rule), day)
-        if (day.requests or 0) > (other.requests or 0):
-            days_by_rule[day.date, day.rule] = day
+    starts = list(buckets(datetime.combine(first, time(12), zone), now(), Granularity.DAY, zone))
+    days = (*_days_of_top_partitions(digests, starts, zone), *_exact_days(digests, starts, zone))
+    days_by_rule = {(day.date, day.rule): day for day in days}
     explanation = _(
-        "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
-        "the top callers of a rule (estimated if there were many requests), and for callers in the sample."
+        "Rules with exact usage count every request of a caller. Others count requests by caller only in hours in "
+        "which the caller was among the top callers of the rule (estimated if there were many requests)."
     )
     found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
     return Usage(first, today, False, explanation, found)
 
 
-def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+def _exact_days(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
+    rows = CallerUsage.objects.filter(hour__gte=stored(starts[0]))
+    for rule, place, each in by_day(rows, digests, starts):
+        counts = each.requests, each.allowed, each.rejected, "exact", False, each.rejected_by_other
+        yield Day(starts[place].astimezone(zone).date(), rule, *counts, each.units if each.has_costs else None)
+
+
+def _days_of_top_partitions(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
     # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
-    starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
     rows = TopPartition.objects.filter(
-        granularity=TopPartition.Granularity.DAY, start__in=starts,
+        granularity=TopPartition.Granularity.DAY, start__in=map(stored, starts),
         rule_slug__in=list(digests), partition__in=set(digests.values()),
     )  # fmt: skip
     for row in rows.iterator():
@@ -419,20 +455,3 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
             figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
             counts = figures["requests"], figures["allowed"], figures["rejected"]
             yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
-
-
-def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
-    starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
-    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
-    # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
-    rows = (
-        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
-        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
-        .annotate(sum=Sum("count"))
-        .order_by()
-    )
-    for row in rows.iterator():
-        if digests.get(row["rule_slug"]) == row["partition_hash"]:
-            on = starts[row["day"]].astimezone(zone).date()
-            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")

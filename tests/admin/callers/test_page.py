@@ -21,6 +21,7 @@ from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.models import (
     AccessEntry,
+    CallerUsage,
     Rule,
     RuleLimit,
     Tier,
@@ -71,6 +72,27 @@ def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
     assert ">7,431<" in text
     assert 'data-title="Rule">Export</td>' in text
     assert "9,999" not in text
+
+
+def test_shows_every_request_under_a_rule_that_counts_callers_exactly(
+    admin_client: Client, page: str, ann: User, settings: Any
+) -> None:
+    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+    start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
+    top = {"rule_slug": "export", "granularity": "day", "start": start, "estimated": True, "allowed": 59}
+    TopPartition.objects.create(**top, partition=digest(f"user:{ann.pk}"))
+    assert "Rejected by another rule" not in usage_table(admin_client.get(page))
+    with cache.editing(User.objects.create_superuser("author"), "rules"):
+        Rule.objects.filter(slug="export").update(exact_usage=True)
+    row: dict[str, Any] = {"rule_slug": "export", "identity": "user", "value": str(ann.pk), "hour": start}
+    CallerUsage.objects.create(**row, allowed=1_053, rejected=44, rejected_by_other=6, units=1_053)
+    assert re.findall(r">([^<]+)</td>", usage_table(admin_client.get(page))) == ["Export", "1,103", "44", "6"]
+    CallerUsage.objects.update(units=1_058)
+    assert re.findall(r">([^<]+)</td>", usage_table(admin_client.get(page)))[-2:] == ["6", "1,058"]
+
+
+def usage_table(response: Any) -> str:
+    return shown(response).partition('id="ratelimiter-usage"')[2].partition("</table>")[0]
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
