@@ -39,11 +39,6 @@ class Customer(NamedTuple):
     model: str
 
 
-def is_configured() -> bool:
-    """Return whether the project names its customers."""
-    return bool(settings.CUSTOMER)
-
-
 def customer_model() -> type[Model] | None:
     """Return the model of the project's customers; `None` = it cannot be told from the code, or there are several."""
     found = {model_at(path)[0] for path in settings.CUSTOMER} - {None}
@@ -67,7 +62,7 @@ def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] 
             return None, "without API_KEY_RESOLVER, an API key has no attributes."
         model, _ = model_at(settings.API_KEY_RESOLVER, ())
     elif subject == "customer":
-        if not is_configured():
+        if not settings.CUSTOMER:
             return None, "without CUSTOMER, no caller has a customer."
         model = customer_model()
     for name in names if model else ():
@@ -91,11 +86,6 @@ def _annotated(function: Callable[..., Any] | None) -> type[Model] | None:
         return None
     found = [each for each in (hint, *get_args(hint)) if isinstance(each, type) and issubclass(each, Model)]
     return found[0] if len(found) == 1 else None
-
-
-def customer_of(identity: Any) -> Customer | None:
-    """Return the customer of a `plans.CallerIdentity`, without a cache. Raises whatever the project's code raises."""
-    return of_row(identity.customer)
 
 
 def of_row(row: Any) -> Customer | None:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import is_configured, of_row, row_of, value_of
+from ..customers import of_row, row_of, value_of
 from ..databases import pk_of, spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
@@ -329,7 +329,7 @@ def _caller(
         known["api_key"] = key.value
     if "customer" in known:
         customer = customer_of(known["customer"])
-    elif kind in ("user", "api_key") and is_configured():
+    elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}

@@ -114,7 +114,7 @@ def _with_reason(done: str, reason: str) -> str:
 
 
 def _log(operator: Any, caller: Caller, message: str) -> Any:
-    return _entries().objects.create(
+    return apps.get_model("admin", "LogEntry")._default_manager.create(
         user_id=operator.pk,
         content_type=_content_type(),
         object_id=caller.digest,
@@ -125,19 +125,12 @@ def _log(operator: Any, caller: Caller, message: str) -> Any:
 
 
 def _logged(caller: Caller) -> QuerySet[Any]:
-    rows: QuerySet[Any] = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
-    return rows
+    rows = apps.get_model("admin", "LogEntry")._default_manager
+    return rows.filter(content_type=_content_type(), object_id=caller.digest)
 
 
 def _content_type() -> ContentType:
     return ContentType.objects.get_for_model(RuleSetState)
-
-
-def _entries() -> Any:
-    """Return the model of the admin's log; imported here, because the app must be installed."""
-    from django.contrib.admin.models import LogEntry
-
-    return LogEntry
 
 
 class Forgotten(NamedTuple):

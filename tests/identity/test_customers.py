@@ -21,6 +21,7 @@ from pytest_django import DjangoAssertNumQueries
 from django_ratelimiter import customers, limiter, me
 from django_ratelimiter.admin.callers.forms import NewAccessEntryForm
 from django_ratelimiter.api.views import own_report
+from django_ratelimiter.conf import settings as configured
 from django_ratelimiter.customers import Customer
 from django_ratelimiter.forecast.logs.formats import AccessLogLine
 from django_ratelimiter.forecast.logs.requests import LoggedCallers
@@ -145,7 +146,7 @@ class TestOneCustomer:
         with override_settings(RATELIMITER={}):
             found = request("ann")
             assert (found.value("customer"), found.customer, found.has_failed) == (None, None, False)
-            assert not customers.is_configured()
+            assert not configured.CUSTOMER
         with customer("user.account"):
             assert value(HTTP_X_API_KEY="key") is None
 
@@ -290,7 +291,7 @@ class TestRows:
                 assert customers.labels(["no-number"]) == {}
             assert [customers.row_of(pk) for pk in pks] == [acme, long, None]
             ann = CallerIdentity(str(User.objects.get(username="ann").pk), None, lambda _name: None)
-            assert customers.customer_of(ann) == Customer(pks[0], "pro", "auth.Group")
+            assert customers.of_row(ann.customer) == Customer(pks[0], "pro", "auth.Group")
         with customer("told"):
             assert (customers.labels(pks), customers.row_of(pks[0])) == ({}, None)
 

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...customers import is_configured
+from ...conf import settings
 from ...databases import is_beside_users
 from ...inspection.references import PERMISSION
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
@@ -168,7 +168,7 @@ class AccessEntryAdmin(CallerRowAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
-        own = ("customer",) if is_configured() else ()
+        own = ("customer",) if settings.CUSTOMER else ()
         whom = {"fields": ("ip", "user", "api_key", *own, "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
 
