@@ -355,6 +355,15 @@ def find_plan(identity: CallerIdentity) -> KnownPlan:
     return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
 
 
+def find_exemption(identity: CallerIdentity) -> bool | None:
+    """Return whether EXEMPT exempts this caller, without a cache; `None` = it failed, as the log says."""
+    try:
+        return settings.EXEMPT is not None and resolved(_ask("EXEMPT", truth_of, identity))
+    except OwnCodeFailed as error:
+        logger.error("Whether a caller is exempt cannot be shown: %s", error)
+        return None
+
+
 def _ask(setting: str, read: Callable[[Any], T], identity: CallerIdentity) -> T | Awaitable[T]:
     """Return what `read` makes of the answer of a setting's path about this caller; an awaitable if that is one."""
     return _read_answer(setting, lambda: plans.answer_of(getattr(settings, setting), identity), read)
