@@ -22,7 +22,7 @@ from ..values.partitions import is_address
 from .counters import Counter
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
 from .grounds import TierExplanation, row_of
-from .question import Question, names_caller
+from .question import Question, as_counted, names_caller
 from .references import Rejected
 from .words import BYPASSES, Bypass, Reason, counter_in_words, exempt_in_words, reason_in_words, tier_in_words
 
@@ -116,6 +116,7 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
 
     logged: the rejection in question. Raises QuestionError if the question cannot be answered.
     """
+    question = as_counted(question)
     http = build_request(question)
     with translation.override(language_of(http)):
         resolve_view(http)

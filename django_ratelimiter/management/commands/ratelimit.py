@@ -299,7 +299,7 @@ def _add_counted(who: Any, command: ArgumentParser) -> None:
 _OF_QUESTION: Final = {
     "view": "The name of a view, instead of a path.",
     "user": "A login name or a primary key.",
-    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "api_key": "An API key as callers send it, the hash of a known key, or value: and what API_KEY_RESOLVER returns.",
     "ip": "The IP address that connects to the site.",
     "scope": "A scope that your code asks for, besides those that the view is known to name.",
 }
