@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter as Counts
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -144,11 +145,7 @@ class Forgotten(NamedTuple):
 def forget(caller: Caller) -> Forgotten:
     """Remove the caller's rows and counters; only the rows if Redis does not answer. It can be repeated."""
     found = counters_now(caller)
-    deleted: dict[str, int] = {}
-    for rows in _rows(caller):
-        name = str(rows.model._meta.verbose_name_plural)
-        deleted[name] = deleted.get(name, 0) + rows.delete()[0]
-    removed = [f"{name}: {count}" for name, count in deleted.items() if count]
+    removed = rows_about(caller, lambda rows: rows.delete()[0])
     problem = found.problem
     if not problem:
         try:
@@ -156,6 +153,14 @@ def forget(caller: Caller) -> Forgotten:
         except EngineUnavailable as error:
             problem = str(error)
     return Forgotten(removed, [*_staying(caller, found)], problem)
+
+
+def rows_about(caller: Caller, act: Callable[[QuerySet[Any]], int] = QuerySet.count) -> list[str]:
+    """Return how many rows about the caller `act` has counted or deleted, of each kind one line."""
+    found = Counts[str]()
+    for rows in _rows(caller):
+        found[str(rows.model._meta.verbose_name_plural)] += act(rows)
+    return [f"{name}: {count}" for name, count in found.items() if count]
 
 
 def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
@@ -178,8 +183,7 @@ def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:
     used = [each for each in found.own if each.used]
     if used:
         get_engine().reset([each.charge for each in used])
-        rules = ", ".join(dict.fromkeys(each.rule.slug for each in used))
-        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": rules}
+        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": _rules(used)}
     forget_tail = getattr(get_engine(), "forget_tail", None)
     if forget_tail and forget_tail(caller.digest):
         yield _("the name in recent rejections in Redis")
