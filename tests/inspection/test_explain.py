@@ -280,7 +280,8 @@ def key_of(raw: str) -> Any:
 
 
 def test_a_caller_is_named_as_for_the_report_on_it(make_rule: MakeRule, people: None, settings: Any) -> None:
-    """Each spelling finds the counter that `ratelimit caller` shows."""
+    """Each spelling finds the counter and the tier that `ratelimit caller` shows."""
+    Tier.objects.create(slug="free", name="Free", default_for="authenticated")
     ann = User.objects.get(username="ann")
     settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": f"{__name__}.key_of"}
     for name in ("api_key", "user", "ip"):
@@ -296,6 +297,7 @@ def test_a_caller_is_named_as_for_the_report_on_it(make_rule: MakeRule, people: 
             [counter] = [each for each in counters_now(caller_of(kind, text)).counters if each.rule.slug == kind]
             for question in (Question(path="/hello/", **{kind: text}), asked(ip="", identities={kind: text})):
                 assert counter.key in keys(explain(question)), (kind, text)
+                assert explain(question).tier.slug == counter.tier == ("" if kind == "ip" else "free")
     for problem, place, given in (
         ("hash of a key", "api_key", hashed),
         ("cannot be found out", "api_key", "broken"),
