@@ -165,14 +165,14 @@ class Identity:
             rules, self.value("user"), self.api_key, partial(partition, self), self._part, note
         )
 
-    def is_exempt(self, *, reads: bool = True) -> bool:
-        """Return whether EXEMPT exempts the caller, not if it fails. reads: False = only if the user was read."""
+    def is_exempt(self, *, reads: bool = True) -> bool | None:
+        """Return whether EXEMPT exempts the caller; `None` = it failed. reads: False = only if the user was read."""
         by = "api_key" if str(settings.EXEMPT).startswith("api_key.") else "user"
         if settings.EXEMPT is None or not (reads or by in self._values):
             return False
         found = exemptions.get(self.user_id if by == "user" else None, self.api_key, self._part)
         self.has_failed = self.has_failed or found is None
-        return bool(found)
+        return found
 
     def _part(self, name: str) -> Any:
         """Return what a `plans.CallerIdentity` reads of the caller."""

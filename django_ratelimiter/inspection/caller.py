@@ -413,12 +413,10 @@ def _api_key(text: str) -> _Key:
     if resolved is not None:
         return _Key(resolved, hashed, f"key:{hashed}:{resolved}")
     if is_hash(text):
+        why = _(
+            "This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out."
+        )
         more = _("Enter the key, or “value:” and what API_KEY_RESOLVER returns for it.")
-        return _Key(text, text, text, f"{only_a_hash()} {more}")
+        return _Key(text, text, text, f"{why} {more}")
     why = _("This key is not known: API_KEY_RESOLVER returned None. So it does not count as an identity.")
     return _Key(hashed, hashed, hashed, why)
-
-
-def only_a_hash() -> str:
-    """Return why the hash of a key does not say who it is, with API_KEY_RESOLVER."""
-    return _("This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out.")

@@ -12,40 +12,38 @@ from typing import Any, ClassVar
 from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
-from ..models import AccessEntry
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
-from .grounds import Grounds, TierExplanation, grounds_of
+from .grounds import Grounds, grounds_of
 from .members import Members, read_members
 from .references import Name, key_labels, labelled
 from .reset import LogLine, log_of
-from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
+from .words import at_limit_in_words, counter_in_words, exempt_in_words, rejection_in_words, tier_in_words
 
 
 @dataclass(frozen=True)
-class CallerReport:
-    """A caller: its tier and why, and the current state of all counters.
+class CallerReport(Grounds):
+    """A caller: its grounds, and the current state of all counters.
 
-    Of a digest, and of a user that is not in the database, only counters in use count. The last five are for the
+    Of a digest, and of a user that is not in the database, only counters in use count. The last four are for the
     caller's page.
     """
 
     MEMBERS: ClassVar = (
-        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "tier", "counters", "unread"),
-        *("unlimited", "rejections", "log", "problem"),
+        *("caller", "enforced", "blocked", "blocked_shared", "blocked_scopes", "access", "exempt", "tier", "counters"),
+        *("unread", "unlimited", "rejections", "log", "problem"),
     )
 
     caller: Caller
     enforced: bool  # false while all enforcement is stopped
     #: By counters of its own, or of a customer's users and keys. `None` = not known: of a digest whom no rule rejects
-    #: that has rejected it lately, of a customer whose users and keys were not all looked at, and without Redis.
+    #: that has rejected it lately, of a customer whose users and keys were not all looked at, without Redis, and if
+    #: EXEMPT fails.
     blocked: bool | None
-    access: AccessEntry | None
-    tier: TierExplanation
     counters: Sequence[Counter]
     unread: Sequence[Unread]
     unlimited: Sequence[RuleRecord]  # rules without a limit for the tier
@@ -54,7 +52,6 @@ class CallerReport:
     problem: str  # why Redis could not be reached; empty = it was reached
 
     rules: RuleSet
-    grounds: Grounds
     own: Sequence[Counter]  # all of its own counters
     blocking: Blocking  # the counters shown that reject the caller now
     members: Members | None  # of a customer
@@ -90,11 +87,10 @@ def report_of(caller: Caller) -> CallerReport:
     except EngineUnavailable as error:
         problem = str(error)
     return CallerReport(
+        **vars(grounds),
         caller=caller,
         enforced=rules.enforced,
         blocked=_is_blocked(caller, grounds, found, members) if rules.enforced else False,
-        access=grounds.access,
-        tier=grounds.tier,
         counters=shown.counters,
         unread=[each for each in found.unread if not {*each.missing} <= known],
         unlimited=found.unlimited,
@@ -102,9 +98,8 @@ def report_of(caller: Caller) -> CallerReport:
         log=log_of(caller),
         problem=problem,
         rules=rules,
-        grounds=grounds,
         own=found.own,
-        blocking=shown.blocking if rules.enforced else Blocking(),
+        blocking=shown.blocking if rules.enforced and not grounds.exempt else Blocking(),
         members=members,
     )
 
@@ -112,12 +107,12 @@ def report_of(caller: Caller) -> CallerReport:
 def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Members | None) -> bool | None:
     if members is not None and members.blocked:
         return True
-    if grounds.access is not None:
-        return grounds.access.action == "deny"
+    if grounds.access is not None or grounds.exempt:
+        return grounds.access is not None and grounds.access.action == "deny"
     if found.problem:
         return None
     if found.of(caller).blocking.own:
-        return True
+        return None if grounds.exempt is None else True
     return None if caller.kind == "digest" or (members is not None and members.unseen) else False
 
 
@@ -132,19 +127,19 @@ def key_name(caller: Caller, reader: Any = None) -> str:
 
 def lines_of(report: CallerReport) -> Iterator[str]:
     """Yield the lines of the command."""
-    who, access = report.caller, report.access
+    who = report.caller
     yield "{} ({}): {}".format(*_headline(report))
     if not (who.is_everybody or who.is_nobody):
         yield from _reasons(report)
     yield from (f"{each.rule.slug}: {each.limit}: {counter_in_words(each)}" for each in report.counters)
     for each in report.unread:
         yield f"{each.rule.slug}: {_('needs to know')} {', '.join(each.missing)}"
-    yield from (rejection_in_words(each, access) for each in report.rejections)
+    yield from (rejection_in_words(each, report) for each in report.rejections)
 
 
 def _headline(report: CallerReport) -> tuple[str, str, str]:
     """Return who it is, the digest, and whether the caller is blocked."""
-    who, texts = report.caller, {True: _("blocked"), False: _("not blocked")}
+    who, texts = report.caller, {True: _("blocked"), False: _("exempt") if report.exempt else _("not blocked")}
     named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
     state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
     if who.is_everybody:
@@ -156,6 +151,7 @@ def _headline(report: CallerReport) -> tuple[str, str, str]:
 
 def _reasons(report: CallerReport) -> Iterator[str]:
     who, access = report.caller, report.access
+    yield from filter(None, [exempt_in_words(report.exempt)])
     yield from (f"{at_limit_in_words(rule)}: {rule.slug}" for rule in report.blocked_shared)
     if report.blocked_scopes:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")

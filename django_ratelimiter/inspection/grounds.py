@@ -23,7 +23,7 @@ from ..logs import logger
 from ..models import AccessEntry, TierAssignment
 from ..plans import CallerIdentity, user_pk
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted
+from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_exemption, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
 from ..values.digests import DIGEST_SIZE
@@ -89,6 +89,9 @@ class Grounds:
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
     access: AccessEntry | None
+    #: EXEMPT lets the caller pass all rules; `None` = it failed. It is not asked if an entry applies, nor of a caller
+    #: of whom neither user, API key nor customer is known.
+    exempt: bool | None
 
 
 def grounds_of(callers: Sequence[Caller], rules: RuleSet) -> list[Grounds]:
@@ -106,18 +109,14 @@ def grounds_of(callers: Sequence[Caller], rules: RuleSet) -> list[Grounds]:
     for caller, own in zip(callers, named, strict=True):
         assignments = [row for name, row in rows if name in own]
         entries = [row for name, row in listed if name in own]
-        entitlement, tier = _granted(caller, rules, assignments)
-        records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
-        user, customer = map(caller.known.get, ("user", "customer"))
-        applies = records.lookup(caller.address, user, caller.api_key, None, caller.digests_by, customer)
-        found.append(Grounds(entitlement, tier, assignments, entries, row_of(applies)))
+        found.append(_grounds_of(caller, rules, assignments, entries))
     return found
 
 
-def _granted(
-    caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment]
-) -> tuple[Entitlement, TierExplanation]:
-    """Return the entitlement, and where it comes from."""
+def _grounds_of(
+    caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment], entries: Sequence[AccessEntry]
+) -> Grounds:
+    """Return the entitlement, and where it comes from. assignments, entries: those that match the caller."""
     now = timezone.now()
     rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
     found = [
@@ -130,17 +129,24 @@ def _granted(
     def read(name: str) -> Any:
         return known[name] if name in known else caller.value_of(name)
 
+    identity = CallerIdentity(caller.known.get("user"), caller.api_key, read)
     try:
-        plan, otherwise = find_plan(CallerIdentity(caller.known.get("user"), caller.api_key, read)), "default"
+        plan, otherwise = find_plan(identity), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
-    is_anonymous = not {"user", "customer"} & caller.known.keys() and not caller.api_key and caller.kind != "digest"
+    is_proven = not {"user", "api_key", "customer"}.isdisjoint(caller.known)
+    is_anonymous = not is_proven and caller.kind != "digest"
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
     tier = TierExplanation.of(entitlement, reasons, rows)
     if caller.kind == "digest" and rules.tiers and tier.kind in ("default", "none"):
         tier = replace(tier, kind="unknown", slug="", name="")
-    return entitlement, replace(tier, kind=otherwise) if tier.kind == "default" else tier
+    tier = replace(tier, kind=otherwise) if tier.kind == "default" else tier
+    records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
+    whom, customer = (caller.address, caller.known.get("user"), caller.api_key), caller.known.get("customer")
+    access = row_of(records.lookup(*whom, digests_of=caller.digests_by, customer=customer))
+    exempt = access is None and is_proven and find_exemption(identity)
+    return Grounds(entitlement, tier, assignments, entries, access, exempt)
 
 
 def _names_of(caller: Caller, rules: RuleSet) -> Iterator[tuple[str, Any]]:

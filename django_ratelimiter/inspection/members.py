@@ -15,13 +15,12 @@ from ..customers import callers_of
 from ..exceptions import EngineUnavailable, raised_at
 from ..identity import digest
 from ..logs import logger
-from ..models import AccessEntry
 from ..rules import inline
 from ..rules.ruleset import RuleSet
 from ..values.partitions import encode_partition
 from .caller import Caller, UnknownCaller, members_of
 from .counters import Blocking, Counter, counters_of_members
-from .grounds import grounds_of
+from .grounds import Grounds, grounds_of
 from .references import recent
 
 #: Maximum number of a customer's callers that are looked at.
@@ -29,17 +28,18 @@ MAX_LOOKED_AT: Final = 100
 
 
 class Member(NamedTuple):
-    """One of a customer's callers. access: the entry that applies. counters: its own, without those of the customer."""
+    """One of a customer's callers. counters: its own, without those of the customer."""
 
     caller: Caller
-    access: AccessEntry | None
+    grounds: Grounds
     counters: Sequence[Counter]
     blocking: Blocking
 
     @property
     def is_blocked(self) -> bool:
         """True if requests of it are rejected now."""
-        return bool(self.blocking.own) if self.access is None else self.access.action == "deny"
+        access = self.grounds.access
+        return bool(self.blocking.own) if access is None else access.action == "deny"
 
 
 class Members(NamedTuple):
@@ -88,8 +88,9 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
     grounds = grounds_of(callers, rules)
     found = counters_of_members(callers, rules, [each.entitlement for each in grounds])
     members = [
-        Member(caller, each.access, own.counters, own.blocking if rules.enforced else Blocking())
+        Member(caller, each, own.counters, own.blocking if rules.enforced and each.exempt is False else Blocking())
         for caller, each, own in zip(callers, grounds, found, strict=True)
     ]
-    problem = next((each.problem for each in found if each.problem), "")
+    failed = "RATELIMITER['EXEMPT'] has failed (see the log)." if any(each.exempt is None for each in grounds) else ""
+    problem = next((each.problem for each in found if each.problem), failed)
     return Members(members, len(members) == len(named), problem)

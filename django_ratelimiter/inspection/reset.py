@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter as Counts
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -114,7 +115,7 @@ def _with_reason(done: str, reason: str) -> str:
 
 
 def _log(operator: Any, caller: Caller, message: str) -> Any:
-    return _entries().objects.create(
+    return apps.get_model("admin", "LogEntry")._default_manager.create(
         user_id=operator.pk,
         content_type=_content_type(),
         object_id=caller.digest,
@@ -125,19 +126,12 @@ def _log(operator: Any, caller: Caller, message: str) -> Any:
 
 
 def _logged(caller: Caller) -> QuerySet[Any]:
-    rows: QuerySet[Any] = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
-    return rows
+    rows = apps.get_model("admin", "LogEntry")._default_manager
+    return rows.filter(content_type=_content_type(), object_id=caller.digest)
 
 
 def _content_type() -> ContentType:
     return ContentType.objects.get_for_model(RuleSetState)
-
-
-def _entries() -> Any:
-    """Return the model of the admin's log; imported here, because the app must be installed."""
-    from django.contrib.admin.models import LogEntry
-
-    return LogEntry
 
 
 class Forgotten(NamedTuple):
@@ -151,11 +145,7 @@ class Forgotten(NamedTuple):
 def forget(caller: Caller) -> Forgotten:
     """Remove the caller's rows and counters; only the rows if Redis does not answer. It can be repeated."""
     found = counters_now(caller)
-    deleted: dict[str, int] = {}
-    for rows in _rows(caller):
-        name = str(rows.model._meta.verbose_name_plural)
-        deleted[name] = deleted.get(name, 0) + rows.delete()[0]
-    removed = [f"{name}: {count}" for name, count in deleted.items() if count]
+    removed = rows_about(caller, lambda rows: rows.delete()[0])
     problem = found.problem
     if not problem:
         try:
@@ -163,6 +153,14 @@ def forget(caller: Caller) -> Forgotten:
         except EngineUnavailable as error:
             problem = str(error)
     return Forgotten(removed, [*_staying(caller, found)], problem)
+
+
+def rows_about(caller: Caller, act: Callable[[QuerySet[Any]], int] = QuerySet.count) -> list[str]:
+    """Return how many rows about the caller `act` has counted or deleted, of each kind one line."""
+    found = Counts[str]()
+    for rows in _rows(caller):
+        found[str(rows.model._meta.verbose_name_plural)] += act(rows)
+    return [f"{name}: {count}" for name, count in found.items() if count]
 
 
 def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
@@ -185,8 +183,7 @@ def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:
     used = [each for each in found.own if each.used]
     if used:
         get_engine().reset([each.charge for each in used])
-        rules = ", ".join(dict.fromkeys(each.rule.slug for each in used))
-        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": rules}
+        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": _rules(used)}
     forget_tail = getattr(get_engine(), "forget_tail", None)
     if forget_tail and forget_tail(caller.digest):
         yield _("the name in recent rejections in Redis")

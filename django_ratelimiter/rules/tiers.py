@@ -113,11 +113,6 @@ def callers_differ(rules: RuleSet) -> bool:
     return bool(rules.tiers) or settings.TIER_RESOLVER is not None
 
 
-def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """Return the tier by user and API key alone; see `entitlement_for`."""
-    return entitlement_for(rules, user_id, api_key).tier
-
-
 def entitlement_for(
     rules: RuleSet,
     user_id: str | None,
@@ -351,6 +346,15 @@ def _resolve_key(raw: str) -> str | None:
 def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
     return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
+
+
+def find_exemption(identity: CallerIdentity) -> bool | None:
+    """Return whether EXEMPT exempts this caller, without a cache; `None` = it failed, as the log says."""
+    try:
+        return settings.EXEMPT is not None and resolved(_ask("EXEMPT", truth_of, identity))
+    except OwnCodeFailed as error:
+        logger.error("Whether a caller is exempt cannot be shown: %s", error)
+        return None
 
 
 def _known_customer(row: Any) -> KnownCustomer:

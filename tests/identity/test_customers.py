@@ -418,7 +418,7 @@ def test_operators_find_reset_and_forget_a_customer(client: Client, make_rule: M
         assert limiter.reset(rule="orders", customer=who) == ["orders"]
     assert [ask(client, "bob").status_code for _ in range(2)] == [200, 429]
     NewAccessEntryForm({"action": "allow", "customer": acme.pk}).save()
-    call_command("ratelimit", "forget", f"customer:{acme.pk}", stdout=(out := StringIO()))
+    call_command("ratelimit", "forget", f"customer:{acme.pk}", "--no-input", stdout=(out := StringIO()))
     assert "access entries: 1" in out.getvalue()
     assert ask(client, "bob").status_code == 200
 

@@ -212,5 +212,5 @@ def test_explanation_says_who_is_exempt_and_by_what(client: Client, make_rule: M
     client.get("/plain/", REMOTE_ADDR="192.0.2.7")
     explained = explain(Question(path="/plain/", ip="192.0.2.7", user="ann"))
     assert (explained.bypass, headline_of(explained), explained.matched) == ("exempt caller", "Allowed.", ())
-    assert notes_of(explained) == ["This caller is exempt, by RATELIMITER['EXEMPT']: no rule applies."]
+    assert notes_of(explained) == ["RATELIMITER['EXEMPT'] lets this caller pass all rules."]
     assert own_report(ask(ann))["limits"] == []

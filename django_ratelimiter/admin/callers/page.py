@@ -22,7 +22,7 @@ from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
 from ...inspection.caller_report import CallerReport, key_name, report_of
 from ...inspection.reset import UNBLOCK, reset
-from ...inspection.words import rejection_in_words, tier_in_words
+from ...inspection.words import exempt_in_words, rejection_in_words, tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
@@ -163,7 +163,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
     report = report_of(caller)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
-    name, grounds, access = name_of(request.user, caller.user), report.grounds, report.access
+    name, access = name_of(request.user, caller.user), report.access
     customer, members = name_of(request.user, caller.customer), rows.member_rows(report.members, viewer)
     back = request.GET.urlencode()
     known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
@@ -186,14 +186,15 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
         **_rejections(report, viewer, slug, known),
         "tier": tier_in_words(report.tier),
+        "exempt": exempt_in_words(report.exempt),
         "access_end": until_in_words(access.expires_at) if access and access.expires_at else "",
         "assignments": rows.rows_with_period(
-            grounds.assignments,
+            report.assignments,
             viewer,
             back,
             *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
         ),
-        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.pk if access else None),
+        "entries": rows.rows_with_period(report.entries, viewer, back, access.pk if access else None),
         **_counters(report, viewer),
     }
     if may_act:
@@ -220,13 +221,13 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
     others = [
         {
-            "text": rejection_in_words(each, report.access),
+            "text": rejection_in_words(each, report),
             "explain_url": rows.explain_url(viewer, report.caller, known[each.reference.partition("#")[0]]),
         }
         for each in report.rejections
         if each not in asked
     ]
-    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": others}
+    return {"asked_rejections": rejection_rows(asked, viewer, report), "rejections": others}
 
 
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[tuple
         if url := viewer.form_url("add", TierAssignment, multiplier="2", **whom):
             yield "more", url, _("Allow more")
             yield "tier", viewer.form_url("add", TierAssignment, **whom), _("Change tier")
-    if entry is not None and not any(_is_own(row, caller, entry) for row in report.grounds.entries):
+    if entry is not None and not any(_is_own(row, caller, entry) for row in report.entries):
         kind, value = entry
         shown = {"user": by_key(value), "api_key": f"{HASHED}{value}"}.get(kind, value)
         until = {"expires_at_0": (today + timedelta(days=1)).isoformat(), BACK: back}
@@ -240,7 +240,8 @@ def member_rows(members: Members | None, viewer: Viewer) -> list[dict[str, Any]]
             "name": names[who.digest].replace(": ", " ", 1),
             "url": viewer.digest_url(who.digest) if who.is_secret else viewer.caller_url(who.kind, who.open_value),
             "is_blocked": member.is_blocked,
-            "rejecting": _named(member.blocking.own, viewer) if member.access is None else [],
+            "is_exempt": member.grounds.exempt,
+            "rejecting": _named(member.blocking.own, viewer) if member.grounds.access is None else [],
             "bars": bars_of(member.counters),
         }
         for member in found

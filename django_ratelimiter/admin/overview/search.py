@@ -22,10 +22,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...conf import is_alias, settings
 from ...customers import customer_model, row_of, value_of
 from ...exceptions import EngineUnavailable
-from ...identity import identify
 from ...inspection.caller import UnknownCaller, by_key, caller_of, find_user
 from ...inspection.references import digests_of, known_rules, rules_of
 from ...models import Rule, TierAssignment
+from ...rules.tiers import is_known_api_key
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ..formatting import name_of
@@ -200,12 +200,10 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
-    request = HttpRequest()
-    request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
-    with suppress(UnknownCaller):  # revoked since it was cached
-        if identify(request).value("api_key") is None:
-            return
+    with suppress(UnknownCaller):
         caller = caller_of("api_key", text)
+        if settings.API_KEY_RESOLVER is None and not is_known_api_key(caller.value):
+            return
         url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
         yield Match(capfirst(_("API key")), f"{text[:4]}…", url)
 
