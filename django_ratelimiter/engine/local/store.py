@@ -349,9 +349,9 @@ class LocalCounters:
     def _give_back_when_idle(self) -> None:
         while True:
             time.sleep(IDLE_SECONDS / 2)
+            if self.thread is not current_thread():
+                return  # all was dropped, and another thread may have begun
             with suppress(Exception):  # the engine is out of reach
-                if self.thread is not current_thread():
-                    return  # all was dropped, and another thread may have begun
                 self.give_back(self.now())
             with self.lock:
                 if self.thread is current_thread() and not (self.held or self.usage):
