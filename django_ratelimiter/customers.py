@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import isfunction
-from itertools import islice
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from django.contrib.auth import get_user_model
@@ -23,9 +22,6 @@ from .values.terminal import without_controls
 #: Maximum length of labels.
 MAX_LABEL: Final = 200
 
-#: Maximum number of callers of a customer that are read.
-MAX_CALLERS: Final = 10_000
-
 
 class Customer(NamedTuple):
     """What is kept of a customer's row.
@@ -39,15 +35,15 @@ class Customer(NamedTuple):
     model: str
 
 
-def is_configured() -> bool:
-    """Return whether the project names its customers."""
-    return bool(settings.CUSTOMER)
-
-
 def customer_model() -> type[Model] | None:
     """Return the model of the project's customers; `None` = it cannot be told from the code, or there are several."""
     found = {model_at(path)[0] for path in settings.CUSTOMER} - {None}
     return found.pop() if len(found) == 1 else None
+
+
+def key_model() -> type[Model] | None:
+    """Return the model whose rows API_KEY_RESOLVER returns; `None` = none, or it cannot be told from the code."""
+    return model_at(settings.API_KEY_RESOLVER, ())[0] if settings.API_KEY_RESOLVER else None
 
 
 def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] | None, str]:
@@ -65,9 +61,9 @@ def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] 
     if subject == "api_key":
         if settings.API_KEY_RESOLVER is None:
             return None, "without API_KEY_RESOLVER, an API key has no attributes."
-        model, _ = model_at(settings.API_KEY_RESOLVER, ())
+        model = key_model()
     elif subject == "customer":
-        if not is_configured():
+        if not settings.CUSTOMER:
             return None, "without CUSTOMER, no caller has a customer."
         model = customer_model()
     for name in names if model else ():
@@ -93,11 +89,6 @@ def _annotated(function: Callable[..., Any] | None) -> type[Model] | None:
     return found[0] if len(found) == 1 else None
 
 
-def customer_of(identity: Any) -> Customer | None:
-    """Return the customer of a `plans.CallerIdentity`, without a cache. Raises whatever the project's code raises."""
-    return of_row(identity.customer)
-
-
 def of_row(row: Any) -> Customer | None:
     """Return the customer of a row. Any other object is an error in the log, and counts as missing."""
     if row is None:
@@ -116,36 +107,12 @@ def value_of(row: Model) -> str:
 
 
 def label_of(row: Model) -> str:
-    """Return the name of a customer for people."""
+    """Return the name of a row, such as a customer, for people."""
     return without_controls(str(row))[:MAX_LABEL]
 
 
 def row_of(value: str) -> Model | None:
     """Return the row of a customer by its value; `None` = it was deleted, or never one."""
-    return next(iter(_rows_of([value])), None)
-
-
-def labels(values: Collection[str]) -> dict[str, str]:
-    """Return the current labels of these customers, with at most one query; those of deleted rows are missing."""
-    return {value_of(row): label_of(row) for row in _rows_of(values)}
-
-
-def _rows_of(values: Collection[str]) -> Iterable[Model]:
     model = customer_model()
-    keys = [pk_of(model, tenants.own_pk(model, value)) for value in values] if model else []
-    found = [key for key in keys if key is not None]
-    return model._default_manager.filter(pk__in=found) if model and found else ()
-
-
-def callers_of(row: Model) -> list[tuple[str, str]]:
-    """Return kind and value of a customer's callers, by the setting CUSTOMER_CALLERS: one above MAX_CALLERS at most.
-
-    Raises ValueError for what is no caller, and whatever the project's code raises.
-    """
-    function: Any = import_string(str(settings.CUSTOMER_CALLERS))
-    found = []
-    for each in islice(function(row), MAX_CALLERS + 1):
-        if not (isinstance(each, tuple) and len(each) == 2) or each[1] in (None, ""):
-            raise ValueError(f'CUSTOMER_CALLERS must give pairs such as ("user", 42), not a {type(each).__name__}')
-        found.append((str(each[0]), str(each[1])))
-    return found
+    pk = pk_of(model, tenants.own_pk(model, value)) if model else None
+    return None if model is None or pk is None else model._default_manager.filter(pk=pk).first()

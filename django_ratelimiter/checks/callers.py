@@ -94,7 +94,7 @@ def _also_callable(path: str) -> str:
 def check_customer_search() -> Found:
     """Return why the model of customers, or its rows, cannot be found."""
     model = customers.customer_model()
-    if customers.is_configured() and model is None:
+    if settings.CUSTOMER and model is None:
         yield ("their model is not known",)
     if model is None or not apps.is_installed("django.contrib.admin"):
         return

@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import is_configured, of_row, row_of, value_of
+from ..customers import customer_model, key_model, of_row, row_of, value_of
 from ..databases import pk_of, spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..logs import logger
-from ..plans import CallerIdentity
+from ..plans import CallerIdentity, names_row, row_key, rows_of
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
@@ -87,7 +89,7 @@ MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
-_RESOLVED: Final = "value:"
+RESOLVED: Final = "value:"
 #: What stands for one of several keys in URLs: its hash, and the result of API_KEY_RESOLVER.
 _ONE_OF: Final = re.compile(r"key:([0-9a-f]{64}):(.+)", re.DOTALL)
 _PART: Final = re.compile(
@@ -273,7 +275,7 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
     if name.kind == "user":
         return "user", by_key(name.value)
     if name.kind == "api_key":
-        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{name.value}"
+        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{RESOLVED}{name.value}"
     if name.kind in ("ip", "customer"):
         return name.kind, name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
@@ -329,7 +331,7 @@ def _caller(
         known["api_key"] = key.value
     if "customer" in known:
         customer = customer_of(known["customer"])
-    elif kind in ("user", "api_key") and is_configured():
+    elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}
@@ -349,24 +351,69 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
         return None
 
 
-def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
-    """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
-    users = get_user_model()
-    pks = [pk_of(users, own_pk(users, value)) for kind, value in named if kind == "user"]
-    rows = {user_key(row.pk): row for row in users._default_manager.filter(pk__in=filter(None, pks))} if pks else {}
+def member_in(pair: Any) -> tuple[str, str]:
+    """Return kind and value of a caller, as rules count by it, from a pair of CUSTOMER_CALLERS.
+
+    Whether it exists is not looked up. Raises UnknownCaller.
+    """
+    kind, given = pair if isinstance(pair, tuple) and len(pair) == 2 else (type(pair).__name__, None)
+    if given in (None, "") or kind == "customer":
+        raise UnknownCaller(_unread(kind, "", _('give pairs such as ("user", 42).')))
+    given = given.pk if kind == "user" and isinstance(given, get_user_model()) else given
+    text = row_key(given) if isinstance(given, Model) else str(given)
+    if kind == "user":
+        return kind, text if ":" in text else user_key(text)
+    if kind != "api_key":
+        return str(kind), text
+    value, model = text.removeprefix(RESOLVED), key_model()
+    if settings.API_KEY_RESOLVER is None:
+        return kind, value if is_hash(value) else hash_api_key(value)
+    if is_hash(text):
+        raise UnknownCaller(_unread(kind, text, only_a_hash()))
+    return kind, value if model is None or names_row(value) else f"{model._meta.label}:{value}"
+
+
+def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[list[Caller], list[str]]:
+    """Return these callers of a customer, see `member_in`, and in words which others cannot be read, and why.
+
+    One query for each model of their rows.
+    """
+    rows = rows_of(starmap(row_key_of, named))
 
     def user_of(text: str) -> tuple[str, Any]:
-        key = text if ":" in text else user_key(text)
-        return key, rows.get(key)
+        return text, rows.get(row_key_of("user", text))
 
-    found = []
+    found, unread = [], []
     for kind, value in named:
-        is_alone = kind in ("user", "api_key", "ip")
-        text = f"{_RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
-        parts = {kind: text} if is_alone else parts_of(text)
-        parts["customer"] = customer.value
-        found.append(_caller(kind if is_alone else "partition", text, parts, user_of, lambda _: customer.customer))
-    return found
+        key, is_alone = row_key_of(kind, value), kind in ("user", "api_key", "ip")
+        text = f"{RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
+        try:
+            model = key_model() if kind == "api_key" else None
+            is_known = isinstance(rows.get(key), model or Model) or not names_row(key)
+            if kind == "api_key" and settings.API_KEY_RESOLVER is None:
+                is_known = is_known_api_key(value)
+            if not is_known:
+                raise UnknownCaller(_("it is not known."))
+            parts = {**({kind: text} if is_alone else parts_of(text)), "customer": customer.value}
+            own = kind if is_alone else "partition"
+            found.append(_caller(own, text, parts, user_of, lambda _: customer.customer))
+        except UnknownCaller as error:
+            unread.append(_unread(kind, value, error))
+    return found, unread
+
+
+def row_key_of(kind: str, value: str) -> str:
+    """Return which row this user, customer or API key is, see `plans.row_key`; another text if it is none."""
+    model = {"user": get_user_model(), "customer": customer_model()}.get(kind)
+    return value if model is None or names_row(value) else f"{model._meta.label}:{own_pk(model, value)}"
+
+
+def _unread(kind: object, value: str, why: object) -> str:
+    """Return that a caller cannot be read; of what may be a secret only the start."""
+    label, colon, rest = value.rpartition(":")
+    if kind != "user" and not (rest.isdecimal() and len(rest) < 12):
+        rest = rest and f"{rest[: min(4, len(rest) // 4)]}…"
+    return _("%(who)s cannot be read: %(why)s") % {"who": f"{kind} {label}{colon}{rest}".strip(), "why": why}
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -414,7 +461,7 @@ class _Key(NamedTuple):
 
 def _api_key(text: str) -> _Key:
     """Return the key for a text: the key, its hash, the result of API_KEY_RESOLVER, or what stands for it in URLs."""
-    found = text.removeprefix(_RESOLVED)
+    found = text.removeprefix(RESOLVED)
     hashed = hash_api_key(text if settings.API_KEY_RESOLVER else found)
     if settings.API_KEY_RESOLVER is None:
         known = found if is_hash(found) and (found != text or not is_known_api_key(hashed)) else hashed

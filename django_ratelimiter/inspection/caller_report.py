@@ -5,7 +5,7 @@ The caller's page shows it, and `manage.py ratelimit caller` prints its lines or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,15 +13,16 @@ from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
 from ..models import AccessEntry, TierAssignment
+from ..plans import rows_of
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from .caller import Caller, is_hash
+from .caller import Caller, is_hash, row_key_of
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, TierExplanation, grounds_of
 from .members import Members, read_members
-from .references import Name
+from .references import Name, name_of
 from .reset import LogLine, log_of
 from .words import at_limit_in_words, counter_in_words, rejection_in_words, tier_in_words
 
@@ -69,6 +70,13 @@ class CallerReport:
         """Rules for a scope that no view names, which now reject tasks and other code that ask for it."""
         found = () if self.caller.kind == "digest" else self.blocking.elsewhere
         return list(dict.fromkeys(each.rule for each in found))
+
+    @property
+    def is_partly(self) -> bool:
+        """True if not the customer is blocked, but only some of its users and keys."""
+        is_own = self.blocking.own if self.access is None else self.access.action == "deny"
+        some = self.members and (self.members.unread or len(self.members.blocked) < len(self.members.found))
+        return bool(self.blocked and some and not is_own)
 
     @property
     def is_unknown(self) -> bool:
@@ -121,29 +129,37 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Memb
     return None if caller.kind == "digest" or (members is not None and members.unseen) else False
 
 
-def key_name(caller: Caller, reader: Any = None) -> str:
-    """Return an API key as text, "shop (1a2b3c4d…)", and of one of several keys whose it is; "" for another caller."""
-    if caller.kind != "api_key":
-        return ""
-    key = caller.api_key or caller.value
-    text = labelled(Name("api_key", key), key_labels(reader, [key]))
-    return _("%(key)s of %(owner)s") % {"key": text, "owner": caller.owner} if caller.is_one_key else text
+def key_names(caller: Caller, reader: Any = None) -> tuple[str, str]:
+    """Return an API key as text, "shop (1a2b3c4d…)", of one of several with whose it is; and whose. "" = no key."""
+    names = [Name("api_key", each) for each in (caller.api_key, caller.owner) if each and caller.kind == "api_key"]
+    labels = labels_of(reader, names)
+    texts = [labelled(each, labels) for each in names]
+    text = _("%(key)s of %(owner)s") % {"key": texts[0], "owner": texts[1]} if texts[1:] else "".join(texts)
+    return text, texts[-1] if caller.owner else ""
 
 
-def labelled(name: Name, labels: Mapping[str, str]) -> str:
-    """Return an API key as text, with the reason in labels, if it is known."""
-    label = labels.get(name.value)
-    return f"{label} ({name.shown})" if label else name.shown
+def labelled(name: Name, labels: Mapping[Name, str]) -> str:
+    """Return a caller as text, with its label if that is known; an API key that is a row as its label alone."""
+    label = labels.get(name)
+    if not label or name.kind != "api_key":
+        return _("%(name)s (id %(pk)s)") % {"name": label, "pk": name.value} if label else name.shown
+    return f"{label} ({name.shown})" if is_hash(name.value) else label
 
 
-def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
-    hashes = [*filter(is_hash, keys)]
+def labels_of(reader: Any, names: Collection[Name]) -> Mapping[Name, str]:
+    """Return what these callers are called, as far as this user may see it (`None` = may): as the name of a row.
+
+    Of the hash of an API key: as the reason of its oldest assignment without an end, for who may view assignments.
+    """
+    keys = {name: row_key_of(*name) for name in names}
+    rows = rows_of(keys.values())
+    labels = {name: label for name, key in keys.items() if (label := name_of(reader, rows.get(key)))}
+    hashes = [name.value for name in names if name.kind == "api_key" and is_hash(name.value)]
     acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
-    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
-        return {}
-    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
-    return dict(rows.values_list("api_key_hash", "reason"))
+    if hashes and (reader is None or any(map(reader.has_perm, acts))):
+        found = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
+        labels |= {Name("api_key", key): reason for key, reason in found.values_list("api_key_hash", "reason")}
+    return labels
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:
@@ -160,8 +176,10 @@ def lines_of(report: CallerReport) -> Iterator[str]:
 
 def _headline(report: CallerReport) -> tuple[str, str, str]:
     """Return who it is, the digest, and whether the caller is blocked."""
-    who, texts = report.caller, {True: _("blocked"), False: _("not blocked")}
-    named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
+    who, name = report.caller, Name(report.caller.kind, report.caller.value)
+    texts = {True: _("partly blocked") if report.is_partly else _("blocked"), False: _("not blocked")}
+    shown = key_names(who)[0] or labelled(name, labels_of(None, [name] if who.kind == "customer" else []))
+    named = who.kind if who.kind == "digest" else f"{who.kind} {shown}"
     state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
     if who.is_everybody:
         named, state = _("all callers together"), _("they share one counter, so the caller cannot be known from it")
@@ -177,13 +195,15 @@ def _reasons(report: CallerReport) -> Iterator[str]:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
         yield f"{text} {', '.join(rule.slug for rule in report.blocked_scopes)}"
     if report.members is not None:
-        for each in report.members.blocked:
+        names = [Name(each.caller.kind, each.caller.value) for each in report.members.blocked]
+        labels = labels_of(None, names)
+        for each, name in zip(report.members.blocked, names, strict=True):
             rules = ", ".join(dict.fromkeys(counter.rule.slug for counter in each.blocking.own))
-            values = {"name": f"{each.caller.kind} {each.caller.value}", "rules": rules or _("an access entry")}
+            values = {"name": f"{name.kind} {labelled(name, labels)}", "rules": rules or _("an access entry")}
             yield _("blocked: as %(name)s, by %(rules)s") % values
         yield from filter(None, [report.members.unseen])
     if who.is_unknown_row:
-        yield _("There is no such user. The counters shown are those of requests with this key.")
+        yield _("There is no such %s. The counters shown are those of requests with this key.") % who.kind
     if access:
         until = until_in_words(access.expires_at) if access.expires_at else _("it is deleted")
         values = {"action": access.action_in_words, "until": until, "reason": access.reason}

@@ -10,8 +10,11 @@ from datetime import timedelta
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
+from django.contrib.auth import get_user_model
+
 from ..backend import get_engine
 from ..conf import read_alias
+from ..customers import label_of
 from ..engine.base import Alias, tail_of
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
@@ -23,6 +26,7 @@ from ..rules.records import RuleRecord
 from ..usage.times import now, stored
 from ..values.partitions import partition_names, value_in
 from ..values.references import Reference
+from ..values.terminal import without_controls
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
@@ -139,6 +143,19 @@ def everybody() -> str:
 
 #: The permission to see a name.
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
+
+
+def name_of(reader: Any, row: Any) -> str:
+    """Return the name of a user, customer or API key if this user may see it (`None` = may).
+
+    "" = they may not, or there is no row.
+    """
+    if row is None:
+        return ""
+    needed = f"{row._meta.app_label}.view_{row._meta.model_name}", PERMISSION
+    if reader is not None and not any(map(reader.has_perm, needed)):
+        return ""
+    return without_controls(str(row.get_username())) if isinstance(row, get_user_model()) else label_of(row)
 
 
 class Name(NamedTuple):

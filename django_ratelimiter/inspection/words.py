@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import time
 from typing import Any, Final, Literal
 
-from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
 from ..models import AccessEntry, TierAssignment
-from ..rules.formatting import end_in_words, moment_in_words, per, units, until_in_words
+from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, Mismatch, RuleRecord
 from ..usage.reports.totals import about
 from .counters import CallerRejection, Counter
@@ -138,7 +136,7 @@ def counter_in_words(counter: Counter) -> str:
     values = {"used": units(counter.used), "quota": units(counter.capacity), "left": units(counter.left)}
     if counter.is_assumed:
         return (_("%(used)s used") if counter.left else _("%(used)s or more used")) % values
-    words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
+    words = [str(_USED[counter.charge.limit.calendar]) % values]
     if counter.never:
         words.append(_("a request like this one is never allowed"))
     elif counter.blocked_until:
@@ -150,30 +148,13 @@ def counter_in_words(counter: Counter) -> str:
     return "; ".join(words)
 
 
-def usage_in_words(counter: Counter) -> str:
-    """Return the state of a counter in few words: "30 of 30 this month, again on Dec. 1, 2026"."""
-    if counter.used is None:
-        return counter_in_words(counter)
-    limit = counter.charge.limit
-    text = _("%(used)s of %(quota)s") % {"used": units(counter.used), "quota": units(counter.capacity)}
-    if limit.calendar:
-        text = str(_THIS[limit.calendar]) % {"text": text}
-    else:
-        text = _("%(text)s at once") % {"text": text} if limit.holds_leases else per(text, limit.window_us)
-    if counter.blocked_until is None:
-        return _("%(text)s, never allowed") % {"text": text} if counter.never else text
-    end = timezone.localtime(counter.blocked_until)
-    if end.time() == time.min:
-        return _("%(text)s, again on %(day)s") % {"text": text, "day": date_format(end, "DATE_FORMAT")}
-    return _("%(text)s, again at %(time)s") % {"text": text, "time": until_in_words(end)}
-
-
-#: Windows of the calendar, after what is used in them.
-_THIS: Final[dict[str, Any]] = {
-    "day": gettext_lazy("%(text)s today"),
-    "week": gettext_lazy("%(text)s this week"),
-    "month": gettext_lazy("%(text)s this month"),
-    "year": gettext_lazy("%(text)s this year"),
+#: What is used and left: by the window's calendar.
+_USED: Final[dict[str | None, Any]] = {
+    None: gettext_lazy("%(used)s of %(quota)s used, %(left)s left"),
+    "day": gettext_lazy("%(used)s of %(quota)s used today, %(left)s left"),
+    "week": gettext_lazy("%(used)s of %(quota)s used this week, %(left)s left"),
+    "month": gettext_lazy("%(used)s of %(quota)s used this month, %(left)s left"),
+    "year": gettext_lazy("%(used)s of %(quota)s used this year, %(left)s left"),
 }
 
 

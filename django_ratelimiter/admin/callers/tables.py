@@ -11,9 +11,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from ...customers import is_configured
+from ...conf import settings
+from ...customers import row_of
 from ...databases import is_beside_users
-from ...inspection.references import PERMISSION
+from ...inspection.references import PERMISSION, name_of
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
@@ -113,6 +114,8 @@ class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
         if not change and is_beside_users(TierAssignment):
             obj.created_by_id = request.user.pk
         super().save_model(request, obj, form, change)
+        kind, _colon, key = obj.partition.partition(":")
+        obj.name = name_of(request.user, row_of(key) if kind == "customer" else None)  # for the message
 
     @admin.display(description=_("multiplier"), ordering="multiplier")
     def times(self, assignment: TierAssignment) -> str:
@@ -168,7 +171,7 @@ class AccessEntryAdmin(CallerRowAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
-        own = ("customer",) if is_configured() else ()
+        own = ("customer",) if settings.CUSTOMER else ()
         whom = {"fields": ("ip", "user", "api_key", *own, "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
 
