@@ -117,8 +117,6 @@ def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     One query for users among them, one for customers, and one for API keys, as far as this reader may see their names.
     """
     labels = labels_of(reader, {*known.values()})
-    texts = {name: f"{label_of(name.kind)}: {labelled(name, labels)}" for name in known.values()}
-    return {
-        digest: without_controls(name.value if name.kind == "partition" else texts[name])
-        for digest, name in known.items()
-    }
+    texts = {each: f"{label_of(each.kind)}: {labelled(each, labels)}" for each in known.values()}
+    texts |= {each: each.value for each in texts if each.kind == "partition"}
+    return {digest: without_controls(texts[name]) for digest, name in known.items()}

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
@@ -309,28 +308,21 @@ def parts_of(text: str) -> dict[str, str]:
     return found
 
 
-def _caller(
-    kind: str,
-    value: str,
-    parts: Mapping[str, str],
-    user_of: Callable[[str], tuple[str, Any]] | None = None,
-    customer_of: Callable[[str], Any] = row_of,
-) -> Caller:
-    """Return the caller, with each value as a request would have it. user_of: as `_user_of`."""
+def _caller(kind: str, value: str, parts: Mapping[str, str], user: Any = None, customer: Any = None) -> Caller:
+    """Return the caller, with each value as a request would have it. user, customer: the rows, if they are known."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = customer = None
-    key = _Key("", None, "")
+    address, key = None, _Key("", None, "")
     if "user" in known:
-        known["user"], user = (user_of or _user_of)(known["user"])
+        known["user"], user = (known["user"], user) if user else _user_of(known["user"])
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
     if "customer" in known:
-        customer = customer_of(known["customer"])
+        customer = customer or row_of(known["customer"])
     elif kind in ("user", "api_key") and settings.CUSTOMER:
         customer = _customer_of(known, key.hashed, user)
         known |= {"customer": value_of(customer)} if customer is not None else {}
@@ -351,10 +343,10 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
         return None
 
 
-def member_in(pair: Any) -> tuple[str, str]:
+def member_in(pair: Any, model: type[Model] | None) -> tuple[str, str]:
     """Return kind and value of a caller, as rules count by it, from a pair of CUSTOMER_CALLERS.
 
-    Whether it exists is not looked up. Raises UnknownCaller.
+    model: of the rows of API keys, if it is known. Whether the caller exists is not looked up. Raises UnknownCaller.
     """
     kind, given = pair if isinstance(pair, tuple) and len(pair) == 2 else (type(pair).__name__, None)
     if given in (None, "") or kind == "customer":
@@ -365,11 +357,12 @@ def member_in(pair: Any) -> tuple[str, str]:
         return kind, text if ":" in text else user_key(text)
     if kind != "api_key":
         return str(kind), text
-    value, model = text.removeprefix(RESOLVED), key_model()
+    value = text.removeprefix(RESOLVED)
     if settings.API_KEY_RESOLVER is None:
         return kind, value if is_hash(value) else hash_api_key(value)
-    if is_hash(text):
-        raise UnknownCaller(_unread(kind, text, only_a_hash()))
+    if is_hash(text) or not (model or isinstance(given, str | Model)):
+        why = only_a_hash() if is_hash(text) else _("give a row, or annotate what API_KEY_RESOLVER returns.")
+        raise UnknownCaller(_unread(kind, text, why))
     return kind, value if model is None or names_row(value) else f"{model._meta.label}:{value}"
 
 
@@ -378,34 +371,39 @@ def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[li
 
     One query for each model of their rows.
     """
-    rows = rows_of(starmap(row_key_of, named))
-
-    def user_of(text: str) -> tuple[str, Any]:
-        return text, rows.get(row_key_of("user", text))
-
+    keys, keyed = row_keys(named), key_model()
+    rows = rows_of(keys.values())
     found, unread = [], []
     for kind, value in named:
-        key, is_alone = row_key_of(kind, value), kind in ("user", "api_key", "ip")
+        key, is_alone = keys.get((kind, value), ""), kind in ("user", "api_key", "ip")
         text = f"{RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
         try:
-            model = key_model() if kind == "api_key" else None
-            is_known = isinstance(rows.get(key), model or Model) or not names_row(key)
+            wanted = (kind == "api_key" and keyed) or Model
+            is_known = isinstance(row := rows.get(key), wanted) or not names_row(key)
             if kind == "api_key" and settings.API_KEY_RESOLVER is None:
                 is_known = is_known_api_key(value)
             if not is_known:
                 raise UnknownCaller(_("it is not known."))
             parts = {**({kind: text} if is_alone else parts_of(text)), "customer": customer.value}
             own = kind if is_alone else "partition"
-            found.append(_caller(own, text, parts, user_of, lambda _: customer.customer))
+            found.append(_caller(own, text, parts, row if kind == "user" else None, customer.customer))
         except UnknownCaller as error:
             unread.append(_unread(kind, value, error))
     return found, unread
 
 
-def row_key_of(kind: str, value: str) -> str:
-    """Return which row this user, customer or API key is, see `plans.row_key`; another text if it is none."""
-    model = {"user": get_user_model(), "customer": customer_model()}.get(kind)
-    return value if model is None or names_row(value) else f"{model._meta.label}:{own_pk(model, value)}"
+def row_keys(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return which rows these users, customers and API keys are, each a kind and a value; see `plans.row_key`.
+
+    Another text for a value that is no row. Other kinds are left out.
+    """
+    models = {"user": get_user_model(), "customer": customer_model(), "api_key": None}
+    return {
+        (kind, value): value if model is None or names_row(value) else f"{model._meta.label}:{own_pk(model, value)}"
+        for kind, value in names
+        if kind in models
+        for model in [models[kind]]
+    }
 
 
 def _unread(kind: object, value: str, why: object) -> str:

@@ -18,7 +18,7 @@ from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from .caller import Caller, is_hash, row_key_of
+from .caller import Caller, is_hash, row_keys
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, TierExplanation, grounds_of
 from .members import Members, read_members
@@ -75,8 +75,8 @@ class CallerReport:
     def is_partly(self) -> bool:
         """True if not the customer is blocked, but only some of its users and keys."""
         is_own = self.blocking.own if self.access is None else self.access.action == "deny"
-        some = self.members and (self.members.unread or len(self.members.blocked) < len(self.members.found))
-        return bool(self.blocked and some and not is_own)
+        some = self.blocked and not is_own and self.members
+        return bool(some and (some.unseen or len(some.blocked) < len(some.found)))
 
     @property
     def is_unknown(self) -> bool:
@@ -138,7 +138,7 @@ def key_names(caller: Caller, reader: Any = None) -> tuple[str, str]:
     return text, texts[-1] if caller.owner else ""
 
 
-def labelled(name: Name, labels: Mapping[Name, str]) -> str:
+def labelled(name: Name, labels: Mapping[tuple[str, str], str]) -> str:
     """Return a caller as text, with its label if that is known; an API key that is a row as its label alone."""
     label = labels.get(name)
     if not label or name.kind != "api_key":
@@ -146,19 +146,19 @@ def labelled(name: Name, labels: Mapping[Name, str]) -> str:
     return f"{label} ({name.shown})" if is_hash(name.value) else label
 
 
-def labels_of(reader: Any, names: Collection[Name]) -> Mapping[Name, str]:
+def labels_of(reader: Any, names: Collection[Name]) -> Mapping[tuple[str, str], str]:
     """Return what these callers are called, as far as this user may see it (`None` = may): as the name of a row.
 
     Of the hash of an API key: as the reason of its oldest assignment without an end, for who may view assignments.
     """
-    keys = {name: row_key_of(*name) for name in names}
+    keys = row_keys(names)
     rows = rows_of(keys.values())
     labels = {name: label for name, key in keys.items() if (label := name_of(reader, rows.get(key)))}
     hashes = [name.value for name in names if name.kind == "api_key" and is_hash(name.value)]
     acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
     if hashes and (reader is None or any(map(reader.has_perm, acts))):
         found = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
-        labels |= {Name("api_key", key): reason for key, reason in found.values_list("api_key_hash", "reason")}
+        labels |= {("api_key", key): reason for key, reason in found.values_list("api_key_hash", "reason")}
     return labels
 
 

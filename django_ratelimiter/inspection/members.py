@@ -13,6 +13,7 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
 from ..conf import settings
+from ..customers import key_model
 from ..exceptions import EngineUnavailable, raised_at
 from ..identity import digest
 from ..logs import logger
@@ -47,20 +48,18 @@ class Member(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The callers of a customer that were looked at, those rejected lately first. unread: in words, which were not."""
+    """The callers of a customer that were looked at, those rejected lately first.
+
+    unseen: in words, the first of those that were not looked at or cannot be read, and why; "" = none.
+    """
 
     found: Sequence[Member] = ()
-    unread: Sequence[str] = ()
+    unseen: str = ""
 
     @property
     def blocked(self) -> list[Member]:
         """Those that are rejected now."""
         return [each for each in self.found if each.is_blocked]
-
-    @property
-    def unseen(self) -> str:
-        """Which of them were not looked at or cannot be read, and why: the first of them; "" = none."""
-        return " ".join(self.unread[:5])
 
 
 def read_members(customer: Caller, rules: RuleSet) -> Members:
@@ -69,37 +68,37 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
         active = (rule for rule in (*rules.rules, *inline.registered()) if not rule.is_off)
         are_counted = any({"user", "api_key"} & {*rule.partition_by} for rule in active)
         problem = _("RATELIMITER['CUSTOMER_CALLERS'] does not say who they are.")
-        return Members(unread=_unknown(problem) if are_counted else [])
+        return Members(unseen=_unknown(problem) if are_counted else "")
     try:
         named, unread = dict[tuple[str, str], None](), list[str]()
         function: Any = import_string(settings.CUSTOMER_CALLERS)
+        model = key_model()
         for pair in islice(function(customer.customer), MAX_CALLERS + 1):
             try:
-                named[member_in(pair)] = None
+                named[member_in(pair, model)] = None
             except UnknownCaller as error:
                 unread.append(str(error))
         lately = {row.partition for row in recent()}
-        first = [each for each in named if lately and digest(encode_partition([each])) in lately]
-        looked_at = list(dict.fromkeys([*first, *named]))[:MAX_LOOKED_AT]
+        rejected = [each for each in named if lately and digest(encode_partition([each])) in lately]
+        looked_at = list(dict.fromkeys([*rejected, *named]))[:MAX_LOOKED_AT]
         callers, unknown = members_of(customer, looked_at)
     except EngineUnavailable as error:
-        return Members(unread=_unknown(error))
+        return Members(unseen=_unknown(error))
     except Exception as error:  # the project's own code
         problem = f"RATELIMITER['CUSTOMER_CALLERS'] failed: {raised_at(error)}"
         logger.error("%s", problem)
-        return Members(unread=_unknown(problem))
+        return Members(unseen=_unknown(problem))
     grounds = grounds_of(callers, rules)
     found = counters_of_members(callers, rules, [each.entitlement for each in grounds])
     members = [
         Member(caller, each.access, own.counters, own.blocking if rules.enforced else Blocking())
         for caller, each, own in zip(callers, grounds, found, strict=True)
     ]
-    if len(looked_at) < len(named):
-        text = _("Only %s of its users and keys were looked at: those rejected lately, then others.")
-        unread.insert(0, text % len(looked_at))
-    return Members(members, [*_unknown("".join(each.problem for each in found[:1])), *unread, *unknown])
+    unseen = [_unknown(each.problem) for each in found[:1] if each.problem]
+    text = _("Only %s of its users and keys were looked at: those rejected lately, then others.") % len(looked_at)
+    unseen += [*([text] if len(looked_at) < len(named) else []), *unread, *unknown]
+    return Members(members, " ".join(unseen[:5]))
 
 
-def _unknown(problem: object) -> list[str]:
-    """Return why it is not known how any of them stands, in words; empty if there is no problem."""
-    return [_("Whether its users and keys are rejected is not known: %s") % problem] if problem else []
+def _unknown(why: object) -> str:
+    return _("Whether its users and keys are rejected is not known: %s") % why

@@ -146,10 +146,7 @@ PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
 
 def name_of(reader: Any, row: Any) -> str:
-    """Return the name of a user, customer or API key if this user may see it (`None` = may).
-
-    "" = they may not, or there is no row.
-    """
+    """Return the name of a user, customer or API key if this reader may see it (`None` = may), or ""."""
     if row is None:
         return ""
     needed = f"{row._meta.app_label}.view_{row._meta.model_name}", PERMISSION

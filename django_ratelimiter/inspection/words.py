@@ -136,7 +136,7 @@ def counter_in_words(counter: Counter) -> str:
     values = {"used": units(counter.used), "quota": units(counter.capacity), "left": units(counter.left)}
     if counter.is_assumed:
         return (_("%(used)s used") if counter.left else _("%(used)s or more used")) % values
-    words = [str(_USED[counter.charge.limit.calendar]) % values]
+    words = [_("%(used)s of %(quota)s used, %(left)s left") % values]
     if counter.never:
         words.append(_("a request like this one is never allowed"))
     elif counter.blocked_until:
@@ -146,16 +146,6 @@ def counter_in_words(counter: Counter) -> str:
     if counter.full_at:
         words.append(_("full again at %(time)s") % {"time": until_in_words(counter.full_at)})
     return "; ".join(words)
-
-
-#: What is used and left: by the window's calendar.
-_USED: Final[dict[str | None, Any]] = {
-    None: gettext_lazy("%(used)s of %(quota)s used, %(left)s left"),
-    "day": gettext_lazy("%(used)s of %(quota)s used today, %(left)s left"),
-    "week": gettext_lazy("%(used)s of %(quota)s used this week, %(left)s left"),
-    "month": gettext_lazy("%(used)s of %(quota)s used this month, %(left)s left"),
-    "year": gettext_lazy("%(used)s of %(quota)s used this year, %(left)s left"),
-}
 
 
 def rejection_in_words(rejection: CallerRejection, access: AccessEntry | None = None) -> str:

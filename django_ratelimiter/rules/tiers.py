@@ -113,11 +113,6 @@ def callers_differ(rules: RuleSet) -> bool:
     return bool(rules.tiers) or settings.TIER_RESOLVER is not None
 
 
-def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """Return the tier by user and API key alone; see `entitlement_for`."""
-    return entitlement_for(rules, user_id, api_key).tier
-
-
 def entitlement_for(
     rules: RuleSet,
     user_id: str | None,

@@ -156,8 +156,7 @@ def _exactly(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
 def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
     """Yield the first users, customers or API keys that the project's own admin finds, for who may see them there."""
     model = {"user": get_user_model, "customer": customer_model, "api_key": key_model}[kind]()
-    is_other = kind == "api_key" and model in (get_user_model(), customer_model())
-    if model is None or is_other or not viewer.sees(model):
+    if model is None or not viewer.sees(model) or (kind == "api_key" and model in (get_user_model(), customer_model())):
         return
     request, page = viewer.request, viewer.site.get_model_admin(model)
     if page.get_search_fields(request):  # else it would list all rows
@@ -203,8 +202,9 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
     """Yield the API key, if it is known, or is a row. Its value is what rules count by, never the key itself."""
-    if settings.API_KEY_RESOLVER:
-        yield from (_found("api_key", row, viewer) for row in rows_of([text]).values())
+    for row in rows_of([text]).values() if settings.API_KEY_RESOLVER else ():
+        if isinstance(row, key_model() or object):
+            yield _found("api_key", row, viewer)
     request = HttpRequest()
     request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
     with suppress(UnknownCaller):  # revoked since it was cached

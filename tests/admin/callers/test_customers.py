@@ -146,7 +146,7 @@ def test_the_page_shows_each_rule_once_and_who_is_blocked_by_what(admin_client: 
     text = text_of(response)
     assert "<h1>Customer Acme Ltd</h1>" in shown(response)
     assert page_of(acme) in shown(response)
-    assert "3 of 30 used this month, 27 left; full again at" in text  # the third was rejected by the other rule
+    assert "3 of 30 used, 27 left; full again at" in text  # the third was rejected by the other rule
     assert "Exports: 2 of 2 used, 0 left; blocked until" in text
     assert [each["name"] for each in response.context["members"]] == [
         "API key shop-7", *(f"user {user} (id {user.pk})" for user in acme.user_set.order_by("-pk")), "API key shop-8"
@@ -166,7 +166,7 @@ def test_whoever_a_customer_comes_as_its_own_rules_block_it(admin_client: Client
     said = state(admin_client, acme)
     assert said.startswith("bad blocked One rule rejects requests of this caller now: Orders until")
     text = text_of(admin_client.get(page(acme)))
-    assert re.search(r"30 of 30 used this month, 0 left; blocked until \w+\.? 1, \d{4}, midnight", text)
+    assert re.search(r"30 of 30 used, 0 left; blocked until \w+\.? 1, \d{4}, midnight", text)
     as_bob = f"{CALLER}?kind=user&value=id%3A{bob.pk}"
     text = text_of(admin_client.get(as_bob))
     assert "One rule rejects requests of this caller now: Orders until" in text
@@ -278,7 +278,8 @@ def test_what_cannot_be_a_caller_is_said_and_nothing_is_green(
         assert state(admin_client, acme).startswith("warning partly blocked 1 of 2 users and keys: as API key Key 5")
         assert why in text_of(admin_client.get(page(acme)))
     configure(CUSTOMER_CALLERS=f"{__name__}.listed")  # whose resolver returns texts
-    for value, is_read in ((hashed, False), (f"value:{hashed}", True), ("shop-9", True)):
+    texts = (hashed, False), (f"value:{hashed}", True), ("shop-9", True), (99, False)
+    for value, is_read in texts:
         monkeypatch.setattr(f"{__name__}.pairs", [("api_key", value)])
         assert state(admin_client, acme).startswith("good" if is_read else "warning"), value
     configure(CUSTOMER_CALLERS=f"{__name__}.listed", API_KEY_RESOLVER=None)
@@ -329,6 +330,7 @@ def test_a_key_that_is_a_row_is_found_by_its_text_and_by_its_own_admin(
 ) -> None:
     named = f"{key._meta.label}:{key.pk}"
     url = f"{CALLER}?kind=api_key&value=value%3A{named.replace(':', '%3A')}"
+    assert "Nothing matches" in text_of(admin_client.post(SEARCH, {"q": "auth.User:1"}))  # of another model
     for text in (named, f"api_key:{named}", "Key 5", "api_key:ey 5"):
         assert admin_client.post(SEARCH, {"q": text})["Location"] == url, text
     assert "Key 5</a>" in shown(admin_client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
