@@ -146,6 +146,20 @@ def rows_of(keys: Iterable[str]) -> dict[str, Any]:
     return found
 
 
+def row_keys(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return which rows these users, customers and API keys are, each a kind and a value; see `row_key`.
+
+    Another text for a value that is no row. Other kinds are left out.
+    """
+    models = {"user": get_user_model(), "customer": customers.customer_model(), "api_key": None}
+    keys = dict[tuple[str, str], str]()
+    for kind, value in names:
+        if kind in models:
+            model = None if names_row(value) else models[kind]
+            keys[kind, value] = f"{model._meta.label}:{tenants.own_pk(model, value)}" if model else value
+    return keys
+
+
 def answer_of(resolver: str, identity: CallerIdentity, subjects: Sequence[str] = SUBJECTS) -> Any:
     """Return what a path or a callable answers; it may be awaitable, then what it may read of the caller is read.
 

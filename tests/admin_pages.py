@@ -18,8 +18,9 @@ from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
-from django_ratelimiter import customers, limiter
+from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.conf import settings
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
@@ -161,7 +162,7 @@ def fill(author: User) -> None:
     _requests(ann)
     hour = stored(now().replace(minute=0, second=0, microsecond=0) - DAY)
     CallerUsage.objects.create(rule_slug="export", identity="user", value=str(ann.pk), hour=hour, allowed=9, units=21)
-    if customers.is_configured():  # where the pictures are taken
+    if settings.CUSTOMER:  # where the pictures are taken
         from tests import pictured_customer
 
         pictured_customer.fill(author, others[0], ask)

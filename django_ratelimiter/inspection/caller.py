@@ -14,14 +14,14 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import customer_model, key_model, of_row, row_of, value_of
+from ..customers import key_model, of_row, row_of, value_of
 from ..databases import pk_of, spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..logs import logger
-from ..plans import CallerIdentity, names_row, row_key, rows_of
+from ..plans import CallerIdentity, names_row, row_key, row_keys, rows_of
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
@@ -390,20 +390,6 @@ def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[li
         except UnknownCaller as error:
             unread.append(_unread(kind, value, error))
     return found, unread
-
-
-def row_keys(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return which rows these users, customers and API keys are, each a kind and a value; see `plans.row_key`.
-
-    Another text for a value that is no row. Other kinds are left out.
-    """
-    models = {"user": get_user_model(), "customer": customer_model(), "api_key": None}
-    return {
-        (kind, value): value if model is None or names_row(value) else f"{model._meta.label}:{own_pk(model, value)}"
-        for kind, value in names
-        if kind in models
-        for model in [models[kind]]
-    }
 
 
 def _unread(kind: object, value: str, why: object) -> str:

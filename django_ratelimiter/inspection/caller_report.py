@@ -13,12 +13,12 @@ from django.utils.translation import gettext as _
 
 from ..exceptions import EngineUnavailable
 from ..models import AccessEntry, TierAssignment
-from ..plans import rows_of
+from ..plans import row_keys, rows_of
 from ..rules import cache
 from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from .caller import Caller, is_hash, row_keys
+from .caller import Caller, is_hash
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, TierExplanation, grounds_of
 from .members import Members, read_members
