@@ -147,7 +147,7 @@ def test_the_page_shows_each_rule_once_and_who_is_blocked_by_what(admin_client: 
     assert "<h1>Customer Acme Ltd</h1>" in shown(response)
     assert page_of(acme) in shown(response)
     assert "3 of 30 used, 27 left; full again at" in text  # the third was rejected by the other rule
-    assert "Exports: 2 of 2 used, 0 left; blocked until" in text
+    assert "Exports (2 per hour): 2 of 2 used, 0 left; blocked until" in text
     assert [each["name"] for each in response.context["members"]] == [
         "API key shop-7", *(f"user {user} (id {user.pk})" for user in acme.user_set.order_by("-pk")), "API key shop-8"
     ]  # fmt: skip
@@ -459,7 +459,7 @@ def test_the_projects_own_page_shows_bars_and_leads_to_ours(
     ask_by_key("secret-7", 12)
     url = f"/office/auth/group/{acme.pk}/change/"
     response = admin_client.get(url)
-    assert "Orders: 12 of 30 used, 18 left; full again at" in text_of(response)
+    assert "Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
     assert f'"{page(acme).replace("/admin/", "/office/")}"' in shown(response)
     assert "django_ratelimiter/control.css" in shown(response)
     assert admin_client.post(url, {"name": "Acme"}).status_code == 302
