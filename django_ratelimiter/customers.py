@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from inspect import isfunction
-from itertools import islice
 from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
 from django.contrib.auth import get_user_model
@@ -21,9 +20,6 @@ from .values.terminal import without_controls
 
 #: Maximum length of labels.
 MAX_LABEL: Final = 200
-
-#: Maximum number of callers of a customer that are read.
-MAX_CALLERS: Final = 10_000
 
 
 class Customer(NamedTuple):
@@ -44,6 +40,11 @@ def customer_model() -> type[Model] | None:
     return found.pop() if len(found) == 1 else None
 
 
+def key_model() -> type[Model] | None:
+    """Return the model whose rows API_KEY_RESOLVER returns; `None` = none, or it cannot be told from the code."""
+    return model_at(settings.API_KEY_RESOLVER, ())[0] if settings.API_KEY_RESOLVER else None
+
+
 def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] | None, str]:
     """Return the model whose rows a path gives, and why it can give nothing. `None` and "" = it cannot be told.
 
@@ -59,7 +60,7 @@ def model_at(path: str, subjects: Sequence[str] = CALLERS) -> tuple[type[Model] 
     if subject == "api_key":
         if settings.API_KEY_RESOLVER is None:
             return None, "without API_KEY_RESOLVER, an API key has no attributes."
-        model, _ = model_at(settings.API_KEY_RESOLVER, ())
+        model = key_model()
     elif subject == "customer":
         if not settings.CUSTOMER:
             return None, "without CUSTOMER, no caller has a customer."
@@ -105,7 +106,7 @@ def value_of(row: Model) -> str:
 
 
 def label_of(row: Model) -> str:
-    """Return the name of a customer for people."""
+    """Return the name of a row, such as a customer, for people."""
     return without_controls(str(row))[:MAX_LABEL]
 
 
@@ -113,17 +114,3 @@ def row_of(value: str) -> Model | None:
     """Return the row of a customer by its value; `None` = it was deleted, or never one."""
     model = customer_model()
     return next(iter(tenants.rows_of(model, [value])), None) if model else None
-
-
-def callers_of(row: Model) -> list[tuple[str, str]]:
-    """Return kind and value of a customer's callers, by the setting CUSTOMER_CALLERS: one above MAX_CALLERS at most.
-
-    Raises ValueError for what is no caller, and whatever the project's code raises.
-    """
-    function: Any = import_string(str(settings.CUSTOMER_CALLERS))
-    found = []
-    for each in islice(function(row), MAX_CALLERS + 1):
-        if not (isinstance(each, tuple) and len(each) == 2) or each[1] in (None, ""):
-            raise ValueError(f'CUSTOMER_CALLERS must give pairs such as ("user", 42), not a {type(each).__name__}')
-        found.append((str(each[0]), str(each[1])))
-    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import time
 from inspect import isawaitable
@@ -11,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from asgiref.sync import async_to_sync, sync_to_async
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
 from django.utils.module_loading import import_string
 
@@ -76,7 +77,7 @@ class CallerIdentity:
         """What API_KEY_RESOLVER returned: a text, or the row of a model; without a resolver the hash."""
         if self._api_key is _NOT_READ:
             value = self.value("api_key")
-            self._api_key = value and (_row_of(value) if names_row(value) else value)
+            self._api_key = value and (rows_named([value]).get(value) if names_row(value) else value)
         return self._api_key
 
     @property
@@ -107,7 +108,7 @@ class CallerIdentity:
         if isinstance(user, Model):
             return user
         pk = user_pk(key)
-        found = _row_of(key) if pk is None else get_user_model()._default_manager.filter(pk=pk).first()
+        found = rows_named([key]).get(key) if pk is None else get_user_model()._default_manager.filter(pk=pk).first()
         return found or (None if isinstance(user, str) or ":" not in key else user)
 
 
@@ -132,12 +133,27 @@ def names_row(key: str) -> bool:
     return False
 
 
-def _row_of(key: str) -> Any:
-    """Return the row of this `row_key`; `None` if there is none, or the text is no such key."""
-    label, _, pk = key.partition(":")
-    with suppress(LookupError, ValueError, ValidationError):  # of no model, or no primary key of it
-        return apps.get_model(label)._default_manager.filter(pk=pk).first()
-    return None
+def rows_named(keys: Iterable[str]) -> dict[str, Any]:
+    """Return the rows of these texts, see `row_key`, with one query for each model; other texts are left out."""
+    pks: dict[str, list[str]] = defaultdict(list)
+    for label, _, pk in (key.partition(":") for key in keys if names_row(key)):
+        pks[label].append(pk)
+    found = [tenants.rows_of(apps.get_model(label), texts) for label, texts in pks.items()]
+    return {row_key(row): row for rows in found for row in rows}
+
+
+def row_keys(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return which rows these users, customers and API keys are, each a kind and a value; see `row_key`.
+
+    Another text for a value that is no row. Other kinds are left out.
+    """
+    models = {"user": get_user_model(), "customer": customers.customer_model(), "api_key": None}
+    keys = dict[tuple[str, str], str]()
+    for kind, value in names:
+        if kind in models:
+            model = None if names_row(value) else models[kind]
+            keys[kind, value] = f"{model._meta.label}:{tenants.own_pk(model, value)}" if model else value
+    return keys
 
 
 def answer_of(resolver: str, identity: CallerIdentity, subjects: Sequence[str] = SUBJECTS) -> Any:

@@ -44,8 +44,12 @@ def key_of(model: type[Model], pk: object) -> str:
     return f"{schema_of()}:{pk}" if have_own(model._meta.app_label) else str(pk)
 
 
+def own_pk(model: type[Model], key: str) -> str:
+    """Return the primary key in such a text if it is of this tenant; else the text itself."""
+    return key.removeprefix(f"{schema_of()}:") if have_own(model._meta.app_label) else key
+
+
 def rows_of(model: type[Model], keys: Iterable[str]) -> Iterable[Any]:
     """Return the rows that rules count by these keys, see `key_of`, with at most one query; also by primary keys."""
-    own = f"{schema_of()}:" if have_own(model._meta.app_label) else ""
-    found = [pk for key in keys if (pk := pk_of(model, key.removeprefix(own))) is not None]
+    found = [pk for key in keys if (pk := pk_of(model, own_pk(model, key))) is not None]
     return model._default_manager.filter(pk__in=found) if found else ()

@@ -7,22 +7,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.db.models import Model
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..customers import customer_model
-from ..customers import label_of as label_of_row
-from ..inspection.references import Name, key_labels, labelled, revealed_to
+from ..inspection.references import Name, labelled, labels_of, revealed_to
 from ..models import Rule
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
 from ..rules.routes import NO_SUCH_SCOPE, UnknownName
-from ..tenants import key_of, rows_of
 from ..usage.times import aware
 from ..values.terminal import without_controls
 
@@ -91,19 +86,6 @@ def when_and_who(row: Any) -> str:
     return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
 
 
-def may_see_names(reader: Any, model: type[Model]) -> bool:
-    """Return whether this user may view such rows, of users or customers, or see the names of callers; `None` = may."""
-    needed = f"{model._meta.app_label}.view_{model._meta.model_name}", "django_ratelimiter.reveal_caller"
-    return reader is None or any(map(reader.has_perm, needed))
-
-
-def name_of(reader: Any, row: Any) -> str:
-    """Return the name of a user or customer if this user may see it; "" = they may not, or there is no row."""
-    if row is None or not may_see_names(reader, type(row)):
-        return ""
-    return without_controls(str(row.get_username())) if isinstance(row, get_user_model()) else label_of_row(row)
-
-
 def label_of(name: str) -> str:
     """Return an identity as text: "IP address", "header X-Tenant"; several are joined by "|"."""
     if "|" in name:
@@ -131,25 +113,9 @@ def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
 
-    One query for users among them, if this reader may see their names, one such for customers, and one for API keys.
+    One query for users among them, one for customers, and one for API keys, as far as this reader may see their names.
     """
-    keys = {name.value for name in known.values() if name.kind == "api_key"}
-    named = {"api_key": key_labels(reader, keys)}
-    for kind, model_of in (("user", get_user_model), ("customer", customer_model)):
-        values = {name.value for name in known.values() if name.kind == kind}
-        model: Any = model_of() if values else None
-        rows = rows_of(model, values) if model and may_see_names(reader, model) else ()
-        named[kind] = {key_of(model, row.pk): name_of(reader, row) for row in rows}
-    return {digest: without_controls(_in_words(name, named)) for digest, name in known.items()}
-
-
-def _in_words(name: Name, named: Mapping[str, Mapping[str, str]]) -> str:
-    if name.kind == "partition":
-        return name.value
-    value, text = name.value, name.shown
-    own = named.get(name.kind, {}).get(value, value)
-    if name.kind == "api_key":
-        text = labelled(name, named[name.kind])
-    elif own != value:
-        text = _("%(name)s (id %(pk)s)") % {"name": own, "pk": value}
-    return f"{label_of(name.kind)}: {text}"
+    labels = labels_of(reader, {*known.values()})
+    texts = {each: f"{label_of(each.kind)}: {labelled(each, labels)}" for each in known.values()}
+    texts |= {each: each.value for each in texts if each.kind == "partition"}
+    return {digest: without_controls(texts[name]) for digest, name in known.items()}

@@ -9,18 +9,19 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
-from ..customers import of_row, row_of, value_of
+from ..customers import key_model, of_row, row_of, value_of
 from ..databases import spelled
 from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..logs import logger
-from ..plans import CallerIdentity
+from ..plans import CallerIdentity, names_row, row_key, row_keys, rows_named
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
@@ -80,7 +81,7 @@ MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
-_RESOLVED: Final = "value:"
+RESOLVED: Final = "value:"
 #: What stands for one of several keys in URLs: its hash, and the result of API_KEY_RESOLVER.
 _ONE_OF: Final = re.compile(r"key:([0-9a-f]{64}):(.+)", re.DOTALL)
 _PART: Final = re.compile(
@@ -263,7 +264,7 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
     if name.kind == "user":
         return "user", by_key(name.value)
     if name.kind == "api_key":
-        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{name.value}"
+        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{RESOLVED}{name.value}"
     if name.kind in ("ip", "customer"):
         return name.kind, name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
@@ -297,17 +298,14 @@ def parts_of(text: str) -> dict[str, str]:
     return found
 
 
-def _caller(
-    kind: str, value: str, parts: Mapping[str, str], users: Mapping[str, Any] | None = None, customer: Any = None
-) -> Caller:
-    """Return the caller, with each value as a request would have it. users: see `_user_of`. customer: a known row."""
+def _caller(kind: str, value: str, parts: Mapping[str, str], user: Any = None, customer: Any = None) -> Caller:
+    """Return the caller, with each value as a request would have it. user, customer: the rows, if they are known."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = None
-    key = _Key("", None, "")
+    address, key = None, _Key("", None, "")
     if "user" in known:
-        known["user"], user = _user_of(known["user"], users)
+        known["user"], user = (known["user"], user) if user else _user_of(known["user"])
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
@@ -335,17 +333,61 @@ def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> An
         return None
 
 
-def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> list[Caller]:
-    """Return these callers of a customer, each by kind and value, with one query. Raises UnknownCaller."""
-    users = rows_of(get_user_model(), [value for kind, value in named if kind == "user"])
-    rows, found = {user_key(row.pk): row for row in users}, []
+def member_in(pair: Any, model: type[Model] | None) -> tuple[str, str]:
+    """Return kind and value of a caller, as rules count by it, from a pair of CUSTOMER_CALLERS.
+
+    model: of the rows of API keys, if it is known. Whether the caller exists is not looked up. Raises UnknownCaller.
+    """
+    kind, given = pair if isinstance(pair, tuple) and len(pair) == 2 else (type(pair).__name__, None)
+    if given in (None, "") or kind == "customer":
+        raise UnknownCaller(_unread(kind, "", _('give pairs such as ("user", 42).')))
+    given = given.pk if kind == "user" and isinstance(given, get_user_model()) else given
+    text = row_key(given) if isinstance(given, Model) else str(given)
+    if kind == "user":
+        return kind, text if ":" in text else user_key(text)
+    if kind != "api_key":
+        return str(kind), text
+    value = text.removeprefix(RESOLVED)
+    if settings.API_KEY_RESOLVER is None:
+        return kind, value if is_hash(value) else hash_api_key(value)
+    if is_hash(text) or not (model or isinstance(given, str | Model)):
+        why = only_a_hash() if is_hash(text) else _("give a row, or annotate what API_KEY_RESOLVER returns.")
+        raise UnknownCaller(_unread(kind, text, why))
+    return kind, value if model is None or names_row(value) else f"{model._meta.label}:{value}"
+
+
+def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[list[Caller], list[str]]:
+    """Return these callers of a customer, see `member_in`, and in words which others cannot be read, and why.
+
+    One query for each model of their rows.
+    """
+    keys, keyed = row_keys(named), key_model()
+    rows = rows_named(keys.values())
+    found, unread = [], []
     for kind, value in named:
-        is_alone = kind in ("user", "api_key", "ip")
-        text = f"{_RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
-        parts = {kind: text} if is_alone else parts_of(text)
-        parts["customer"] = customer.value
-        found.append(_caller(kind if is_alone else "partition", text, parts, rows, customer.customer))
-    return found
+        key, is_alone = keys.get((kind, value), ""), kind in ("user", "api_key", "ip")
+        text = f"{RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
+        try:
+            wanted = (kind == "api_key" and keyed) or Model
+            is_known = isinstance(row := rows.get(key), wanted) or not names_row(key)
+            if kind == "api_key" and settings.API_KEY_RESOLVER is None:
+                is_known = is_known_api_key(value)
+            if not is_known:
+                raise UnknownCaller(_("it is not known."))
+            parts = {**({kind: text} if is_alone else parts_of(text)), "customer": customer.value}
+            own = kind if is_alone else "partition"
+            found.append(_caller(own, text, parts, row if kind == "user" else None, customer.customer))
+        except UnknownCaller as error:
+            unread.append(_unread(kind, value, error))
+    return found, unread
+
+
+def _unread(kind: object, value: str, why: object) -> str:
+    """Return that a caller cannot be read; of what may be a secret only the start."""
+    label, colon, rest = value.rpartition(":")
+    if kind != "user" and not (rest.isdecimal() and len(rest) < 12):
+        rest = rest and f"{rest[: min(4, len(rest) // 4)]}…"
+    return _("%(who)s cannot be read: %(why)s") % {"who": f"{kind} {label}{colon}{rest}".strip(), "why": why}
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -360,20 +402,16 @@ def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
     return opened, is_all
 
 
-def _user_of(text: str, users: Mapping[str, Any] | None) -> tuple[str, Any]:
-    """Return the value that rules count by, and the user; `None` = there is none, or not any more.
-
-    users: those that there may be, by that value; `None` = all.
-    """
-    user = find_user(text) if users is None else None
+def _user_of(text: str) -> tuple[str, Any]:
+    """Return the value that rules count by, and the user; `None` = there is none, or not any more."""
+    user = find_user(text)
     if user is not None:
         return user_key(user.pk), user
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "name":
         raise UnknownCaller(_("No user has this login name."))
     key = rest if colon and prefix in ("id", "pk") else text
-    key = key if ":" in key else user_key(key)
-    return key, users.get(key) if users else None
+    return (key if ":" in key else user_key(key)), None
 
 
 def _addresses(text: str) -> tuple[str, str]:
@@ -397,7 +435,7 @@ class _Key(NamedTuple):
 
 def _api_key(text: str) -> _Key:
     """Return the key for a text: the key, its hash, the result of API_KEY_RESOLVER, or what stands for it in URLs."""
-    found = text.removeprefix(_RESOLVED)
+    found = text.removeprefix(RESOLVED)
     hashed = hash_api_key(text if settings.API_KEY_RESOLVER else found)
     if settings.API_KEY_RESOLVER is None:
         known = found if is_hash(found) and (found != text or not is_known_api_key(hashed)) else hashed
@@ -413,10 +451,12 @@ def _api_key(text: str) -> _Key:
     if resolved is not None:
         return _Key(resolved, hashed, f"key:{hashed}:{resolved}")
     if is_hash(text):
-        why = _(
-            "This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out."
-        )
         more = _("Enter the key, or “value:” and what API_KEY_RESOLVER returns for it.")
-        return _Key(text, text, text, f"{why} {more}")
+        return _Key(text, text, text, f"{only_a_hash()} {more}")
     why = _("This key is not known: API_KEY_RESOLVER returned None. So it does not count as an identity.")
     return _Key(hashed, hashed, hashed, why)
+
+
+def only_a_hash() -> str:
+    """Return why the hash of a key does not say who it is, with API_KEY_RESOLVER."""
+    return _("This is the hash of a key, and API_KEY_RESOLVER takes the key itself, so who it is cannot be found out.")

@@ -20,7 +20,7 @@ from .caller import Caller
 from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
 from .grounds import Grounds, grounds_of
 from .members import Members, read_members
-from .references import Name, key_labels, labelled
+from .references import Name, labelled, labels_of
 from .reset import LogLine, log_of
 from .words import at_limit_in_words, counter_in_words, exempt_in_words, rejection_in_words, tier_in_words
 
@@ -66,6 +66,13 @@ class CallerReport(Grounds):
         """Rules for a scope that no view names, which now reject tasks and other code that ask for it."""
         found = () if self.caller.kind == "digest" else self.blocking.elsewhere
         return list(dict.fromkeys(each.rule for each in found))
+
+    @property
+    def is_partly(self) -> bool:
+        """True if not the customer is blocked, but only some of its users and keys."""
+        is_own = self.blocking.own if self.access is None else self.access.action == "deny"
+        some = self.blocked and not is_own and self.members
+        return bool(some and (some.unseen or len(some.blocked) < len(some.found)))
 
     @property
     def is_unknown(self) -> bool:
@@ -116,13 +123,13 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Memb
     return None if caller.kind == "digest" or (members is not None and members.unseen) else False
 
 
-def key_name(caller: Caller, reader: Any = None) -> str:
-    """Return an API key as text, "shop (1a2b3c4d…)", and of one of several keys whose it is; "" for another caller."""
-    if caller.kind != "api_key":
-        return ""
-    key = caller.api_key or caller.value
-    text = labelled(Name("api_key", key), key_labels(reader, [key]))
-    return _("%(key)s of %(owner)s") % {"key": text, "owner": caller.owner} if caller.is_one_key else text
+def key_names(caller: Caller, reader: Any = None) -> tuple[str, str]:
+    """Return an API key as text, "shop (1a2b3c4d…)", of one of several with whose it is; and whose. "" = no key."""
+    names = [Name("api_key", each) for each in (caller.api_key, caller.owner) if each and caller.kind == "api_key"]
+    labels = labels_of(reader, names)
+    texts = [labelled(each, labels) for each in names]
+    text = _("%(key)s of %(owner)s") % {"key": texts[0], "owner": texts[1]} if texts[1:] else "".join(texts)
+    return text, texts[-1] if caller.owner else ""
 
 
 def lines_of(report: CallerReport) -> Iterator[str]:
@@ -139,8 +146,13 @@ def lines_of(report: CallerReport) -> Iterator[str]:
 
 def _headline(report: CallerReport) -> tuple[str, str, str]:
     """Return who it is, the digest, and whether the caller is blocked."""
-    who, texts = report.caller, {True: _("blocked"), False: _("exempt") if report.exempt else _("not blocked")}
-    named = who.kind if who.kind == "digest" else f"{who.kind} {key_name(who) or who.value}"
+    who, name = report.caller, Name(report.caller.kind, report.caller.value)
+    texts = {
+        True: _("partly blocked") if report.is_partly else _("blocked"),
+        False: _("exempt") if report.exempt else _("not blocked"),
+    }
+    shown = key_names(who)[0] or labelled(name, labels_of(None, [name] if who.kind == "customer" else []))
+    named = who.kind if who.kind == "digest" else f"{who.kind} {shown}"
     state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
     if who.is_everybody:
         named, state = _("all callers together"), _("they share one counter, so the caller cannot be known from it")
@@ -157,13 +169,15 @@ def _reasons(report: CallerReport) -> Iterator[str]:
         text = _("Only code that asks for their scope, such as a task or a command, is rejected by these rules now:")
         yield f"{text} {', '.join(rule.slug for rule in report.blocked_scopes)}"
     if report.members is not None:
-        for each in report.members.blocked:
+        names = [Name(each.caller.kind, each.caller.value) for each in report.members.blocked]
+        labels = labels_of(None, names)
+        for each, name in zip(report.members.blocked, names, strict=True):
             rules = ", ".join(dict.fromkeys(counter.rule.slug for counter in each.blocking.own))
-            values = {"name": f"{each.caller.kind} {each.caller.value}", "rules": rules or _("an access entry")}
+            values = {"name": f"{name.kind} {labelled(name, labels)}", "rules": rules or _("an access entry")}
             yield _("blocked: as %(name)s, by %(rules)s") % values
         yield from filter(None, [report.members.unseen])
     if who.is_unknown_row:
-        yield _("There is no such user. The counters shown are those of requests with this key.")
+        yield _("There is no such %s. The counters shown are those of requests with this key.") % who.kind
     if access:
         until = until_in_words(access.expires_at) if access.expires_at else _("it is deleted")
         values = {"action": access.action_in_words, "until": until, "reason": access.reason}

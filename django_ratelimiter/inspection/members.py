@@ -6,24 +6,29 @@ The number of queries, and of calls of the engine, does not depend on how many t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
 from ..conf import settings
-from ..customers import callers_of
+from ..customers import key_model
 from ..exceptions import EngineUnavailable, raised_at
 from ..identity import digest
 from ..logs import logger
 from ..rules import inline
 from ..rules.ruleset import RuleSet
 from ..values.partitions import encode_partition
-from .caller import Caller, UnknownCaller, members_of
+from .caller import Caller, UnknownCaller, member_in, members_of
 from .counters import Blocking, Counter, counters_of_members
 from .grounds import Grounds, grounds_of
 from .references import recent
 
-#: Maximum number of a customer's callers that are looked at.
+#: Maximum number of callers of a customer that are read.
+MAX_CALLERS: Final = 10_000
+
+#: Maximum number of them that are looked at.
 MAX_LOOKED_AT: Final = 100
 
 
@@ -45,25 +50,16 @@ class Member(NamedTuple):
 class Members(NamedTuple):
     """The callers of a customer that were looked at, those rejected lately first.
 
-    are_all: there are no others. problem: why it is not known who they are, or how they stand.
+    unseen: in words, the first of those that were not looked at or cannot be read, and why; "" = none.
     """
 
     found: Sequence[Member] = ()
-    are_all: bool = True
-    problem: str = ""
+    unseen: str = ""
 
     @property
     def blocked(self) -> list[Member]:
         """Those that are rejected now."""
         return [each for each in self.found if each.is_blocked]
-
-    @property
-    def unseen(self) -> str:
-        """Which of them were not looked at, and why; "" = none."""
-        if self.problem:
-            return _("Whether its users and keys are rejected is not known: %s") % self.problem
-        text = _("Only %s of its users and keys were looked at: those rejected lately, then others.")
-        return "" if self.are_all else text % len(self.found)
 
 
 def read_members(customer: Caller, rules: RuleSet) -> Members:
@@ -71,20 +67,27 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
     if settings.CUSTOMER_CALLERS is None:
         active = (rule for rule in (*rules.rules, *inline.registered()) if not rule.is_off)
         are_counted = any({"user", "api_key"} & {*rule.partition_by} for rule in active)
-        return Members(problem=_("RATELIMITER['CUSTOMER_CALLERS'] does not say who they are.") if are_counted else "")
+        problem = _("RATELIMITER['CUSTOMER_CALLERS'] does not say who they are.")
+        return Members(unseen=_unknown(problem) if are_counted else "")
     try:
-        named = dict.fromkeys(callers_of(customer.customer))
+        named, unread = dict[tuple[str, str], None](), list[str]()
+        function: Any = import_string(settings.CUSTOMER_CALLERS)
+        model = key_model()
+        for pair in islice(function(customer.customer), MAX_CALLERS + 1):
+            try:
+                named[member_in(pair, model)] = None
+            except UnknownCaller as error:
+                unread.append(str(error))
         lately = {row.partition for row in recent()}
-        first = [each for each in named if lately and digest(encode_partition([each])) in lately]
-        looked_at = list(dict.fromkeys([*first, *named]))[:MAX_LOOKED_AT]
-        callers = members_of(customer, looked_at)
+        rejected = [each for each in named if lately and digest(encode_partition([each])) in lately]
+        looked_at = list(dict.fromkeys([*rejected, *named]))[:MAX_LOOKED_AT]
+        callers, unknown = members_of(customer, looked_at)
     except EngineUnavailable as error:
-        return Members(problem=str(error))
+        return Members(unseen=_unknown(error))
     except Exception as error:  # the project's own code
-        why = error if isinstance(error, UnknownCaller) else raised_at(error)
-        problem = f"RATELIMITER['CUSTOMER_CALLERS'] failed: {why}"
+        problem = f"RATELIMITER['CUSTOMER_CALLERS'] failed: {raised_at(error)}"
         logger.error("%s", problem)
-        return Members(problem=problem)
+        return Members(unseen=_unknown(problem))
     grounds = grounds_of(callers, rules)
     found = counters_of_members(callers, rules, [each.entitlement for each in grounds])
     members = [
@@ -93,4 +96,10 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
     ]
     failed = "RATELIMITER['EXEMPT'] has failed (see the log)." if any(each.exempt is None for each in grounds) else ""
     problem = next((each.problem for each in found if each.problem), failed)
-    return Members(members, len(members) == len(named), problem)
+    text = _("Only %s of its users and keys were looked at: those rejected lately, then others.") % len(looked_at)
+    unseen = [*([_unknown(problem)] if problem else []), *([text] if len(looked_at) < len(named) else [])]
+    return Members(members, " ".join([*unseen, *unread, *unknown][:5]))
+
+
+def _unknown(why: object) -> str:
+    return _("Whether its users and keys are rejected is not known: %s") % why

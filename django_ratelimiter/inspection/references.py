@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
+from django.contrib.auth import get_user_model
+from django.utils.translation import gettext as _
+
 from ..backend import get_engine
 from ..conf import read_alias
+from ..customers import label_of
 from ..engine.base import Alias, tail_of
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TierAssignment, TopPartition
+from ..plans import row_keys, rows_named
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..usage.times import now, stored
 from ..values.partitions import partition_names, value_in
 from ..values.references import Reference
+from ..values.terminal import without_controls
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
@@ -141,6 +147,16 @@ def everybody() -> str:
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
 
+def name_of(reader: Any, row: Any) -> str:
+    """Return the name of a user, customer or API key if this reader may see it (`None` = may), or ""."""
+    if row is None:
+        return ""
+    needed = f"{row._meta.app_label}.view_{row._meta.model_name}", PERMISSION
+    if reader is not None and not any(map(reader.has_perm, needed)):
+        return ""
+    return without_controls(str(row.get_username())) if isinstance(row, get_user_model()) else label_of(row)
+
+
 class Name(NamedTuple):
     """The caller of an alias. kind: `user`, `ip`, …; `partition` if several values identify callers."""
 
@@ -158,20 +174,28 @@ def is_hash(key: str) -> bool:
     return re.fullmatch(r"[0-9a-f]{64}", key) is not None
 
 
-def labelled(name: Name, labels: Mapping[str, str]) -> str:
-    """Return an API key as text, with the reason in labels, if it is known."""
-    label = labels.get(name.value)
-    return f"{label} ({name.shown})" if label else name.shown
+def labelled(name: Name, labels: Mapping[tuple[str, str], str]) -> str:
+    """Return a caller as text, with its label if that is known; an API key that is a row as its label alone."""
+    label = labels.get(name)
+    if not label or name.kind != "api_key":
+        return _("%(name)s (id %(pk)s)") % {"name": label, "pk": name.value} if label else name.shown
+    return f"{label} ({name.shown})" if is_hash(name.value) else label
 
 
-def key_labels(reader: Any, keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the reasons of the oldest assignments without an end to API keys by hash, if the reader may view them."""
-    hashes = [*filter(is_hash, keys)]
+def labels_of(reader: Any, names: Collection[Name]) -> Mapping[tuple[str, str], str]:
+    """Return what these callers are called, as far as this user may see it (`None` = may): as the name of a row.
+
+    Of the hash of an API key: as the reason of its oldest assignment without an end, for who may view assignments.
+    """
+    keys = row_keys(names)
+    rows = rows_named(keys.values())
+    labels = {name: label for name, key in keys.items() if (label := name_of(reader, rows.get(key)))}
+    hashes = [name.value for name in names if name.kind == "api_key" and is_hash(name.value)]
     acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
-    if not hashes or (reader is not None and not any(map(reader.has_perm, acts))):
-        return {}
-    rows = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
-    return dict(rows.values_list("api_key_hash", "reason"))
+    if hashes and (reader is None or any(map(reader.has_perm, acts))):
+        found = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
+        labels |= {("api_key", key): reason for key, reason in found.values_list("api_key_hash", "reason")}
+    return labels
 
 
 def revealed_to(reader: Any, aliases: Iterable[str]) -> dict[str, Name]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import time
 from typing import Any, Final, Literal
 
-from django.utils import timezone
-from django.utils.formats import date_format, number_format
+from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
 from ..models import TierAssignment
-from ..rules.formatting import end_in_words, moment_in_words, per, units, until_in_words
+from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, Mismatch, RuleRecord
 from ..usage.reports.totals import about
 from .counters import CallerRejection, Counter
@@ -155,33 +153,6 @@ def counter_in_words(counter: Counter) -> str:
     if counter.full_at:
         words.append(_("full again at %(time)s") % {"time": until_in_words(counter.full_at)})
     return "; ".join(words)
-
-
-def usage_in_words(counter: Counter) -> str:
-    """Return the state of a counter in few words: "30 of 30 this month, again on Dec. 1, 2026"."""
-    if counter.used is None:
-        return counter_in_words(counter)
-    limit = counter.charge.limit
-    text = _("%(used)s of %(quota)s") % {"used": units(counter.used), "quota": units(counter.capacity)}
-    if limit.calendar:
-        text = str(_THIS[limit.calendar]) % {"text": text}
-    else:
-        text = _("%(text)s at once") % {"text": text} if limit.holds_leases else per(text, limit.window_us)
-    if counter.blocked_until is None:
-        return _("%(text)s, never allowed") % {"text": text} if counter.never else text
-    end = timezone.localtime(counter.blocked_until)
-    if end.time() == time.min:
-        return _("%(text)s, again on %(day)s") % {"text": text, "day": date_format(end, "DATE_FORMAT")}
-    return _("%(text)s, again at %(time)s") % {"text": text, "time": until_in_words(end)}
-
-
-#: Windows of the calendar, after what is used in them.
-_THIS: Final[dict[str, Any]] = {
-    "day": gettext_lazy("%(text)s today"),
-    "week": gettext_lazy("%(text)s this week"),
-    "month": gettext_lazy("%(text)s this month"),
-    "year": gettext_lazy("%(text)s this year"),
-}
 
 
 def rejection_in_words(rejection: CallerRejection, grounds: Grounds) -> str:

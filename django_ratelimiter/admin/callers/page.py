@@ -20,7 +20,8 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
-from ...inspection.caller_report import CallerReport, key_name, report_of
+from ...inspection.caller_report import CallerReport, key_names, report_of
+from ...inspection.references import name_of
 from ...inspection.reset import UNBLOCK, reset
 from ...inspection.words import exempt_in_words, rejection_in_words, tier_in_words
 from ...models import TierAssignment
@@ -31,7 +32,7 @@ from ...rules.tiers import callers_differ
 from ...values.partitions import is_identity
 from ...values.references import parse_reference
 from ...values.terminal import without_controls
-from ..formatting import label_of, name_of
+from ..formatting import label_of
 from ..pages import show
 from ..rejections import rejection_rows
 from ..viewer import Viewer
@@ -165,12 +166,15 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
     name, access = name_of(request.user, caller.user), report.access
     customer, members = name_of(request.user, caller.customer), rows.member_rows(report.members, viewer)
-    back = request.GET.urlencode()
+    for each in report.assignments:
+        each.name = customer if each.partition == f"customer:{caller.known.get('customer')}" else ""
+    (key, owner), back = key_names(caller, request.user), request.GET.urlencode()
     known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
     led_here = [known[slug]] if slug in known else []
     context = {
         "report": report,
         "caller": caller,
+        "owner": owner,
         "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
         "user_name": name,
         "customer_name": customer or caller.known.get("customer", ""),
@@ -205,7 +209,7 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
     if viewer.may("view_usage_report"):
         context["usage"] = rows.known_usage(report.own)
-    own = customer if caller.kind == "customer" else name or key_name(caller, request.user)
+    own = customer if caller.kind == "customer" else name or key
     title = without_controls(_title(caller, own))
     return show(page_of, request, "caller", title, context)
 
@@ -233,7 +237,7 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
     missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(report.counters, viewer, in_short=report.caller.kind == "customer"),
+        "counters": rows.counter_rows(report.counters, viewer),
         "state": rows.state_of(report.blocking, viewer),
         "unread": [
             (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread
@@ -246,14 +250,12 @@ def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
 def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
-    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
-    labels["customer"] = _("Customer %s")
-    if caller.kind in ("api_key", "customer"):
-        return labels[caller.kind] % (name or caller.value)
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:
         return _("Requests without what the rule counts by")
     if caller.is_unreadable:
         return _("Requests whose body cannot be read")
-    return labels[caller.kind] % caller.value
+    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
+    labels["customer"] = _("Customer %s")
+    return labels[caller.kind] % (name if name and caller.kind in ("api_key", "customer") else caller.value)

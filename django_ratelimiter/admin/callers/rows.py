@@ -17,7 +17,7 @@ from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Blocking, Counter
 from ...inspection.members import Members
 from ...inspection.references import Name
-from ...inspection.words import at_limit_in_words, counter_in_words, usage_in_words
+from ...inspection.words import at_limit_in_words, counter_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import until_in_words
@@ -157,7 +157,7 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     return viewer.explain_url(known)
 
 
-def counter_rows(counters: Iterable[Counter], viewer: Viewer, *, in_short: bool = False) -> list[dict[str, Any]]:
+def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, Any]]:
     """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
     found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
     return [
@@ -165,7 +165,7 @@ def counter_rows(counters: Iterable[Counter], viewer: Viewer, *, in_short: bool 
             "counter": each,
             "rule_url": viewer.rule_url(each.rule.slug),
             "counted_by": _counted_by(each),
-            "state": (usage_in_words if in_short else counter_in_words)(each),
+            "state": counter_in_words(each),
         }
         for each in found
     ]
@@ -224,7 +224,7 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
 def bars_of(counters: Iterable[Counter]) -> list[tuple[Counter, str]]:
     """Return the counters that are used, each in words: first those that reject, then the fullest."""
     used = sorted(filter(attrgetter("used"), counters), key=lambda each: (not each.blocked, -each.percent))
-    return [(each, usage_in_words(each)) for each in used]
+    return [(each, counter_in_words(each)) for each in used]
 
 
 def member_rows(members: Members | None, viewer: Viewer) -> list[dict[str, Any]]:

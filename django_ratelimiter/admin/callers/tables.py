@@ -12,8 +12,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from ...conf import settings
+from ...customers import row_of
 from ...databases import is_beside_users
-from ...inspection.references import PERMISSION
+from ...inspection.references import PERMISSION, name_of
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
@@ -113,6 +114,8 @@ class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
         if not change and is_beside_users(TierAssignment):
             obj.created_by_id = request.user.pk
         super().save_model(request, obj, form, change)
+        kind, _colon, key = obj.partition.partition(":")
+        obj.name = name_of(request.user, row_of(key) if kind == "customer" else None)  # for the message
 
     @admin.display(description=_("multiplier"), ordering="multiplier")
     def times(self, assignment: TierAssignment) -> str:

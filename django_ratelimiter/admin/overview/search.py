@@ -20,15 +20,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...conf import is_alias, settings
-from ...customers import customer_model, row_of, value_of
+from ...customers import customer_model, key_model, row_of, value_of
 from ...exceptions import EngineUnavailable
-from ...inspection.caller import UnknownCaller, by_key, caller_of, find_user
-from ...inspection.references import digests_of, known_rules, rules_of
+from ...inspection.caller import RESOLVED, UnknownCaller, by_key, caller_of, find_user
+from ...inspection.references import digests_of, known_rules, name_of, rules_of
 from ...models import Rule, TierAssignment
+from ...plans import row_key, rows_named
 from ...rules.tiers import is_known_api_key
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
-from ..formatting import name_of
 from ..pages import show
 from ..viewer import Viewer
 
@@ -154,9 +154,9 @@ def _exactly(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the first users or customers that the project's own admin finds, for who may see them there."""
-    model = get_user_model() if kind == "user" else customer_model()
-    if model is None or not viewer.sees(model):
+    """Yield the first users, customers or API keys that the project's own admin finds, for who may see them there."""
+    model = {"user": get_user_model, "customer": customer_model, "api_key": key_model}[kind]()
+    if model is None or not viewer.sees(model) or (kind == "api_key" and model in (get_user_model(), customer_model())):
         return
     request, page = viewer.request, viewer.site.get_model_admin(model)
     if page.get_search_fields(request):  # else it would list all rows
@@ -169,6 +169,8 @@ def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
 
 def _found(kind: str, row: Any, viewer: Viewer) -> Match:
     label, value = (_("User"), by_key(row.pk)) if kind == "user" else (_("Customer"), value_of(row))
+    if kind == "api_key":
+        label, value = capfirst(_("API key")), f"{RESOLVED}{row_key(row)}"
     return Match(label, name_of(viewer.request.user, row) or str(row.pk), viewer.caller_url(kind, value))
 
 
@@ -199,7 +201,10 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
 
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
+    """Yield the API key, if it is known, or is a row. Its value is what rules count by, never the key itself."""
+    for row in rows_named([text]).values() if settings.API_KEY_RESOLVER else ():
+        if isinstance(row, key_model() or object):
+            yield _found("api_key", row, viewer)
     with suppress(UnknownCaller):
         caller = caller_of("api_key", text)
         if settings.API_KEY_RESOLVER is None and not is_known_api_key(caller.value):
@@ -249,6 +254,7 @@ _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
     "rule": _rules_like,
     "customer": partial(_alike, "customer"),
     "user": partial(_alike, "user"),
+    "api_key": partial(_alike, "api_key"),
     "assignment": _assignments,
 }
 

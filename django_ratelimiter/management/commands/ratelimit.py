@@ -162,7 +162,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
             who = named(who, others=known)
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
-            raise _no_such_user()
+            raise _no_such(who)
         self.say(lines_of_caller(report), report)
         if report.problem:
             raise EngineUnavailable(report.problem)
@@ -180,7 +180,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
                 raise CommandError("Nothing was removed. To remove without a question: --no-input")
         found = forget(who)
         if who.is_unknown_row and not found.removed and not found.problem:
-            raise _no_such_user()
+            raise _no_such(who)
         removed = [*found.removed]
         text = "removed" if removed else "nothing was stored"
         if found.problem:
@@ -259,8 +259,9 @@ def _as_typed(who: Caller, kind: str, value: str) -> str:
     return f"{'' if kind == 'partition' else f'{kind}:'}{value} ({who})"
 
 
-def _no_such_user() -> CommandError:
-    return CommandError("There is no such user, and no rule has counted requests with this key recently.")
+def _no_such(who: Caller) -> CommandError:
+    more = " Give its primary key." if who.kind == "customer" else ""
+    return CommandError(f"There is no such {who.kind}, and no rule has counted requests with this key recently.{more}")
 
 
 class _Parser(CommandParser):

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
+from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import backend, limiter
-from django_ratelimiter.identity import digest
+from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection import members
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
@@ -26,13 +27,14 @@ from django_ratelimiter.models import (
     Rule,
     RuleLimit,
     Tier,
+    TierAssignment,
     TopCaller,
     TopPartition,
     UsageBatch,
     UsageBucket,
 )
 from django_ratelimiter.plans import CallerIdentity
-from django_ratelimiter.rules import cache
+from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.browser import Browser
@@ -68,8 +70,17 @@ def broken(customer: Group) -> Iterable[tuple[str, Any]]:
     raise LookupError("secret")
 
 
-def nobody(customer: Group) -> Iterable[tuple[str, Any]]:
-    return [("user", None)]
+#: What `listed` gives.
+pairs: list[Any] = []
+
+
+def listed(customer: Group) -> list[Any]:
+    return pairs
+
+
+def find_row(raw: str) -> Tier | None:
+    """The row of a key; rows of any model will do."""
+    return Tier.objects.filter(slug=raw).first()
 
 
 def customers() -> dict[str, Any]:
@@ -129,13 +140,14 @@ def test_the_page_shows_each_rule_once_and_who_is_blocked_by_what(admin_client: 
     assert state(admin_client, acme).startswith("good not blocked")
     ask_by_key("secret-7", 3)
     ask(acme.user_set.get(username="bob"))
-    assert state(admin_client, acme).startswith("bad blocked As API key shop-7, by Exports until")
+    said = "warning partly blocked 1 of 4 users and keys: as API key shop-7, by Exports until"
+    assert state(admin_client, acme).startswith(said)
     response = admin_client.get(page(acme))
     text = text_of(response)
     assert "<h1>Customer Acme Ltd</h1>" in shown(response)
     assert page_of(acme) in shown(response)
-    assert "3 of 30 this month" in text  # the third was rejected by the other rule
-    assert "Exports: 2 of 2 per hour, again at" in text
+    assert "3 of 30 used, 27 left; full again at" in text  # the third was rejected by the other rule
+    assert "Exports (2 per hour): 2 of 2 used, 0 left; blocked until" in text
     assert [each["name"] for each in response.context["members"]] == [
         "API key shop-7", *(f"user {user} (id {user.pk})" for user in acme.user_set.order_by("-pk")), "API key shop-8"
     ]  # fmt: skip
@@ -153,7 +165,8 @@ def test_whoever_a_customer_comes_as_its_own_rules_block_it(admin_client: Client
     ask_by_key("secret-7", 12)
     said = state(admin_client, acme)
     assert said.startswith("bad blocked One rule rejects requests of this caller now: Orders until")
-    assert re.search(r"30 of 30 this month, again on \w+\.? 1, \d{4}", text_of(admin_client.get(page(acme))))
+    text = text_of(admin_client.get(page(acme)))
+    assert re.search(r"30 of 30 used, 0 left; blocked until \w+\.? 1, \d{4}, midnight", text)
     as_bob = f"{CALLER}?kind=user&value=id%3A{bob.pk}"
     text = text_of(admin_client.get(as_bob))
     assert "One rule rejects requests of this caller now: Orders until" in text
@@ -174,16 +187,15 @@ def test_the_first_sentence_is_green_only_if_all_callers_are_known_to_pass(
     assert state(admin_client, acme).startswith("good")  # no rule counts by user or key
     rule("searches", "user")
     assert state(admin_client, acme).startswith("warning it depends No rule that counts by customer rejects")
-    for name, why in (("broken", "failed: LookupError"), ("nobody", "failed: ValueError")):
-        configure(CUSTOMER_CALLERS=f"{__name__}.{name}")
-        said = state(admin_client, acme)
-        assert said.startswith("warning")
-        assert why in said
-        assert "secret" not in said
+    configure(CUSTOMER_CALLERS=f"{__name__}.broken")
+    said = state(admin_client, acme)
+    assert said.startswith("warning")
+    assert "failed: LookupError" in said
+    assert "secret" not in said
     configure()
     assert state(admin_client, acme).startswith("good")
     bob = acme.user_set.get(username="bob").pk
-    denied = f"bad blocked As user bob (id {bob}), by an access entry."
+    denied = f"warning partly blocked 1 of 4 users and keys: as user bob (id {bob}), by an access entry."
     entry = AccessEntry.objects.create(action="deny", kind="user", value=str(bob))
     assert state(admin_client, acme) == denied
     AccessEntry.objects.create(action="allow", kind="customer", value=str(acme.pk))
@@ -207,7 +219,129 @@ def test_callers_that_were_rejected_lately_are_looked_at_first(
     rule("exports", "api_key", quota=2)
     ask_by_key("secret-8", 3)
     monkeypatch.setattr(members, "MAX_LOOKED_AT", 1)
-    assert state(admin_client, acme).startswith("bad blocked As API key shop-8, by Exports until")
+    assert state(admin_client, acme).startswith(
+        "warning partly blocked 1 of 1 users and keys: as API key shop-8, by Ex"
+    )
+
+
+@pytest.fixture
+def key(acme: Group, configure: Callable[..., None]) -> Tier:
+    """A key that is a row, and has used up its quota; `pairs` names the customer's callers."""
+    configure(API_KEY_RESOLVER=f"{__name__}.find_row", CUSTOMER_CALLERS=f"{__name__}.listed")
+    rule("exports", "api_key", quota=2)
+    rule("searches", "user", quota=2)
+    found = Tier.objects.create(slug="secret-5", name="Key 5")
+    ask_by_key("secret-5", 3)
+    return found
+
+
+def test_callers_are_named_by_rows_primary_keys_and_texts(
+    admin_client: Client, acme: Group, key: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = acme.user_set.get(username="bob")
+    ask(bob, 3)
+    named = f"{key._meta.label}:{key.pk}"
+    for as_bob in (bob, bob.pk, str(bob.pk)):
+        for as_key in (key, key.pk, named, f"value:{named}"):
+            monkeypatch.setattr(f"{__name__}.pairs", [("user", as_bob), ("api_key", as_key)])
+            said = state(admin_client, acme)
+            assert said.startswith("bad blocked 2 of 2 users and keys: as "), (as_bob, as_key)
+            assert f"as user bob (id {bob.pk}), by Searches until" in said
+            assert "as API key Key 5, by Exports until" in said
+
+
+def test_what_cannot_be_a_caller_is_said_and_nothing_is_green(
+    admin_client: Client, acme: Group, key: Tier, configure: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob, hashed = acme.user_set.get(username="bob"), hash_api_key("secret-7")
+    unknown = "django_ratelimiter.Tier:99 cannot be read: it is not known."
+    unread = [
+        (("api_key", 99), f"api_key {unknown}"),
+        (("api_key", bob), f"api_key auth.User:{bob.pk} cannot be read: it is not known."),
+        (("api_key", "secret-5"), "api_key django_ratelimiter.Tier:se… cannot be read: it is not known."),
+        (("api_key", hashed), "This is the hash of a key"),
+        (("user", 99), "user 99 cannot be read: it is not known."),
+        (("user", "bob"), "user bob cannot be read"),
+        (("user", None), "user cannot be read: give pairs"),
+        (("ip", "secret-place"), "ip sec… cannot be read: This is not an IP address."),
+        (("apikey", key), f"apikey django_ratelimiter.Tier:{key.pk} cannot be read"),
+        (("customer", acme.pk), "customer cannot be read: give pairs"),
+        (key, "Tier cannot be read: give pairs"),
+    ]
+    for pair, why in unread:
+        monkeypatch.setattr(f"{__name__}.pairs", [("user", bob), pair])
+        said = state(admin_client, acme)
+        assert said.startswith("warning it depends No rule that counts by customer rejects requests now."), said
+        assert why in said
+        assert report_of(caller_of("customer", str(acme.pk))).blocked is None
+        monkeypatch.setattr(f"{__name__}.pairs", [("user", bob), pair, ("api_key", key)])
+        assert state(admin_client, acme).startswith("warning partly blocked 1 of 2 users and keys: as API key Key 5")
+        assert why in text_of(admin_client.get(page(acme)))
+    configure(CUSTOMER_CALLERS=f"{__name__}.listed")  # whose resolver returns texts
+    texts = (hashed, False), (f"value:{hashed}", True), ("shop-9", True), (99, False)
+    for value, is_read in texts:
+        monkeypatch.setattr(f"{__name__}.pairs", [("api_key", value)])
+        assert state(admin_client, acme).startswith("good" if is_read else "warning"), value
+    configure(CUSTOMER_CALLERS=f"{__name__}.listed", API_KEY_RESOLVER=None)
+    for value in (hashed, "secret-7"):
+        monkeypatch.setattr(f"{__name__}.pairs", [("api_key", value)])
+        assert "cannot be read: it is not known." in state(admin_client, acme)
+    TierAssignment.objects.create(api_key_hash=hashed, tier=key)
+    tiers.forget()
+    for value in (hashed, "secret-7"):
+        monkeypatch.setattr(f"{__name__}.pairs", [("api_key", value)])
+        assert state(admin_client, acme).startswith("good"), value
+
+
+def test_a_key_that_is_a_row_is_named_by_it_for_who_may_see_it(
+    admin_client: Client,
+    acme: Group,
+    key: Tier,
+    operator: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(f"{__name__}.pairs", [("api_key", key)])
+    [member] = admin_client.get(page(acme)).context["members"]
+    assert member["name"] == "API key Key 5"
+    own = admin_client.get(member["url"])
+    assert "<h1>API key Key 5</h1>" in shown(own)
+    assert "Each key that counts as Key 5." in text_of(own)
+    assert "These are for all keys of Key 5." in text_of(own)
+    assert "django_ratelimiter.Tier:" not in text_of(own)
+    client = operator("unblock_caller")
+    assert f"API key django_ratelimiter.Tier:{key.pk}" in text_of(client.get(page(acme)))
+    assert "Key 5" not in text_of(client.get(member["url"]))
+    call_command("ratelimit", "caller", "--customer", str(acme.pk))
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"customer Acme Ltd (id {acme.pk}) (")
+    assert first.endswith("): blocked")
+    assert "blocked: as api_key Key 5, by exports" in lines
+    monkeypatch.setattr(f"{__name__}.pairs", [("api_key", key), ("user", acme.user_set.all()[0])])
+    call_command("ratelimit", "caller", "--customer", str(acme.pk))
+    assert capsys.readouterr().out.splitlines()[0].endswith("): partly blocked")
+    call_command("ratelimit", "caller", "--api-key", "secret-5")
+    assert f"({hash_api_key('secret-5')[:8]}…)" not in (line := capsys.readouterr().out.splitlines()[0])
+    assert "of Key 5 (" in line
+
+
+def test_a_key_that_is_a_row_is_found_by_its_text_and_by_its_own_admin(
+    admin_client: Client, key: Tier, operator: Callable[..., Client]
+) -> None:
+    named = f"{key._meta.label}:{key.pk}"
+    url = f"{CALLER}?kind=api_key&value=value%3A{named.replace(':', '%3A')}"
+    assert "Nothing matches" in text_of(admin_client.post(SEARCH, {"q": "auth.User:1"}))  # of another model
+    for text in (named, f"api_key:{named}", "Key 5", "api_key:ey 5"):
+        assert admin_client.post(SEARCH, {"q": text})["Location"] == url, text
+    assert "Key 5</a>" in shown(admin_client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
+    client = operator("unblock_caller")
+    assert client.post(SEARCH, {"q": named})["Location"] == url
+    assert "Key 5" not in shown(client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
+
+
+def test_the_command_says_what_names_a_customer(acme: Group) -> None:
+    with pytest.raises(CommandError, match=r"^There is no such customer, .* Give its primary key\.$"):
+        call_command("ratelimit", "caller", "--customer", "Acme Ltd")
 
 
 def test_the_page_makes_as_many_queries_for_a_hundred_callers_and_many_rules(
@@ -246,7 +380,9 @@ def test_a_customer_is_unblocked_denied_and_given_more(admin_client: Client, acm
     ann = acme.user_set.order_by("pk")[0]
     ask(ann, 3)
     assert {*links(admin_client, page(acme))} == {"more", "tier", "allow", "deny"}
-    save(admin_client, page(acme), "more")
+    saved = save(admin_client, page(acme), "more")
+    assert f"customer:{acme.pk}: their own tier" not in saved
+    assert saved.count("Acme Ltd: their own tier") == 2  # in the message, and under why
     assert "3 of 6" in text_of(admin_client.get(page(acme)))
     assert ask(ann)
     save(admin_client, page(acme), "deny")
@@ -323,7 +459,7 @@ def test_the_projects_own_page_shows_bars_and_leads_to_ours(
     ask_by_key("secret-7", 12)
     url = f"/office/auth/group/{acme.pk}/change/"
     response = admin_client.get(url)
-    assert "Orders: 12 of 30 per hour" in text_of(response)
+    assert "Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
     assert f'"{page(acme).replace("/admin/", "/office/")}"' in shown(response)
     assert "django_ratelimiter/control.css" in shown(response)
     assert admin_client.post(url, {"name": "Acme"}).status_code == 302

@@ -177,13 +177,13 @@ def test_the_page_of_a_key_is_about_this_key(admin_client: Client, owner: str) -
     for address in (found(admin_client, "acme-1"), by_search):
         page = shown(admin_client.get(address))
         assert "An access entry rejects every request of this caller." in page
-        assert f"API key the shop ({HASH[:8]}…) of auth.User:" in page
+        assert f"API key the shop ({HASH[:8]}…) of acme" in page
         assert "Pro, by RATELIMITER['TIER_RESOLVER']; months begin on: day 15, by an assignment" in page
         assert "1 of 3" in page  # of the owner
     for address in (owner, found(admin_client, "acme-2")):
         assert "leaked" not in shown(admin_client.get(address))
     caller = admin_client.get(owner).context["caller"]
-    assert admin_client.get(owner).context["title"] == f"API key {caller.value}"
+    assert admin_client.get(owner).context["title"] == "API key acme"
     by_digest = admin_client.get(CALLER, {"digest": caller.digest}).context["caller"]
     assert not by_digest.is_one_key  # a report counts by owner, whatever key was looked up
     address = admin_client.get(CALLER, {"kind": "ip", "value": "192.0.2.7", "is:api_key": "acme-1"})["Location"]
