@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import time
 from inspect import isawaitable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.apps import apps
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
@@ -21,6 +18,7 @@ from .conf import settings
 from .conf.values import CALLERS, SUBJECTS, is_attribute_path
 from .databases import pk_of
 from .engine.calendars import Anchor, zone_of
+from .tenants import names_row, rows_named
 
 __all__ = ["Anchor", "CallerIdentity", "Plan"]
 
@@ -118,42 +116,6 @@ def user_pk(user_id: str | None) -> Any:
     Also `None` if tenants have their own users: these are assigned as partitions, with their schema.
     """
     return None if user_id is None or tenants.have_own_users() else pk_of(get_user_model(), user_id)
-
-
-def row_key(row: Model) -> str:
-    """Return the text that identifies a row of any model, such as "shop.ApiKey:7"."""
-    return f"{row._meta.label}:{row.pk}"
-
-
-def names_row(key: str) -> bool:
-    """Return whether this is the `row_key` of a model that is installed, whether or not the row exists."""
-    label, colon, _pk = key.partition(":")
-    with suppress(LookupError, ValueError):
-        return bool(colon) and apps.get_model(label)._meta.label == label
-    return False
-
-
-def rows_named(keys: Iterable[str]) -> dict[str, Any]:
-    """Return the rows of these texts, see `row_key`, with one query for each model; other texts are left out."""
-    pks: dict[str, list[str]] = defaultdict(list)
-    for label, _, pk in (key.partition(":") for key in keys if names_row(key)):
-        pks[label].append(pk)
-    found = [tenants.rows_of(apps.get_model(label), texts) for label, texts in pks.items()]
-    return {row_key(row): row for rows in found for row in rows}
-
-
-def row_keys(names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Return which rows these users, customers and API keys are, each a kind and a value; see `row_key`.
-
-    Another text for a value that is no row. Other kinds are left out.
-    """
-    models = {"user": get_user_model(), "customer": customers.customer_model(), "api_key": None}
-    keys = dict[tuple[str, str], str]()
-    for kind, value in names:
-        if kind in models:
-            model = None if names_row(value) else models[kind]
-            keys[kind, value] = f"{model._meta.label}:{tenants.own_pk(model, value)}" if model else value
-    return keys
 
 
 def answer_of(resolver: str, identity: CallerIdentity, subjects: Sequence[str] = SUBJECTS) -> Any:

@@ -1,8 +1,10 @@
-"""Tenants with a PostgreSQL schema each, as django-tenants makes them: users of two tenants have the same numbers."""
+"""How rows are named as text, also those of tenants with a PostgreSQL schema each, as django-tenants makes them."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from django.apps import apps
@@ -53,3 +55,25 @@ def rows_of(model: type[Model], keys: Iterable[str]) -> Iterable[Any]:
     """Return the rows that rules count by these keys, see `key_of`, with at most one query; also by primary keys."""
     found = [pk for key in keys if (pk := pk_of(model, own_pk(model, key))) is not None]
     return model._default_manager.filter(pk__in=found) if found else ()
+
+
+def row_key(row: Model) -> str:
+    """Return the text that identifies a row of any model, such as "shop.ApiKey:7"."""
+    return f"{row._meta.label}:{row.pk}"
+
+
+def names_row(key: str) -> bool:
+    """Return whether this is the `row_key` of a model that is installed, whether or not the row exists."""
+    label, colon, _pk = key.partition(":")
+    with suppress(LookupError, ValueError):
+        return bool(colon) and apps.get_model(label)._meta.label == label
+    return False
+
+
+def rows_named(keys: Iterable[str]) -> dict[str, Any]:
+    """Return the rows of these texts, see `row_key`, with one query for each model; other texts are left out."""
+    pks: dict[str, list[str]] = defaultdict(list)
+    for label, _, pk in (key.partition(":") for key in keys if names_row(key)):
+        pks[label].append(pk)
+    found = [rows_of(apps.get_model(label), texts) for label, texts in pks.items()]
+    return {row_key(row): row for rows in found for row in rows}

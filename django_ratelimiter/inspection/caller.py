@@ -21,15 +21,15 @@ from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_k
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
 from ..logs import logger
-from ..plans import CallerIdentity, names_row, row_key, row_keys, rows_named
+from ..plans import CallerIdentity
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
-from ..tenants import rows_of, user_key
+from ..tenants import names_row, row_key, rows_named, rows_of, user_key
 from ..values.digests import alias_of, keyed_digest, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
 from ..values.references import parse_reference
-from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, rules_of, with_tail
+from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, row_keys, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):

@@ -15,16 +15,16 @@ from django.utils.translation import gettext as _
 
 from ..backend import get_engine
 from ..conf import read_alias
-from ..customers import label_of
+from ..customers import customer_model, label_of
 from ..engine.base import Alias, tail_of
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
 from ..models import TierAssignment, TopPartition
-from ..plans import row_keys, rows_named
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
+from ..tenants import names_row, own_pk, rows_named
 from ..usage.times import now, stored
 from ..values.partitions import partition_names, value_in
 from ..values.references import Reference
@@ -180,6 +180,21 @@ def labelled(name: Name, labels: Mapping[tuple[str, str], str]) -> str:
     if not label or name.kind != "api_key":
         return _("%(name)s (id %(pk)s)") % {"name": label, "pk": name.value} if label else name.shown
     return f"{label} ({name.shown})" if is_hash(name.value) else label
+
+
+def row_keys(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return which rows these users, customers and API keys are, each a kind and a value; see `row_key`.
+
+    Another text for a value that is no row. Other kinds are left out.
+    """
+    kinds, of_kind = {kind for kind, _ in names}, {"user": get_user_model, "customer": customer_model}
+    models: dict[str, Any] = {kind: find() for kind, find in of_kind.items() if kind in kinds}
+    keys = dict[tuple[str, str], str]()
+    for kind, value in names:
+        if kind in (*of_kind, "api_key"):
+            model = None if names_row(value) else models.get(kind)
+            keys[kind, value] = f"{model._meta.label}:{own_pk(model, value)}" if model else value
+    return keys
 
 
 def labels_of(reader: Any, names: Collection[Name]) -> Mapping[tuple[str, str], str]:

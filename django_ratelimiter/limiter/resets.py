@@ -13,11 +13,11 @@ from ..engine.base import Charge
 from ..exceptions import RulesUnavailable, StaleRules
 from ..identity import Identity, digest, meta_name, session_value
 from ..identity.users import UserByKey
-from ..plans import row_key
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, known_entitlement
+from ..tenants import row_key
 from ..values.partitions import encode_partition
 from .io import IO
 from .path import ATTEMPTS

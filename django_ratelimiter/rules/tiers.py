@@ -26,7 +26,8 @@ from ..customers import Customer
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, row_key, truth_of, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, truth_of, user_pk
+from ..tenants import row_key
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names

@@ -25,8 +25,8 @@ from ...exceptions import EngineUnavailable
 from ...inspection.caller import RESOLVED, UnknownCaller, by_key, caller_of, find_user
 from ...inspection.references import digests_of, known_rules, name_of, rules_of
 from ...models import Rule, TierAssignment
-from ...plans import row_key, rows_named
 from ...rules.tiers import is_known_api_key
+from ...tenants import row_key, rows_named
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
 from ..pages import show
