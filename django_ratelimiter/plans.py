@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import time
 from inspect import isawaitable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
+from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 
 from . import customers, tenants
@@ -21,8 +22,6 @@ from .engine.calendars import Anchor, zone_of
 from .tenants import names_row, rows_named
 
 __all__ = ["Anchor", "CallerIdentity", "Plan"]
-
-_NOT_READ: Final[Any] = object()
 
 T = TypeVar("T")
 
@@ -61,29 +60,22 @@ class CallerIdentity:
         self.names: dict[str, None] = {}
         #: Reads one of them, without a note.
         self.read = read
-        self._user, self._api_key, self._customer = _NOT_READ, _NOT_READ, _NOT_READ
 
-    @property
+    @cached_property
     def user(self) -> Any:
         """The authenticated user; an object of the model from which its primary key comes."""
-        if self._user is _NOT_READ:
-            self._user = None if self.user_id is None else self._find_user(self.user_id)
-        return self._user
+        return None if self.user_id is None else self._find_user(self.user_id)
 
-    @property
+    @cached_property
     def api_key(self) -> Any:
         """What API_KEY_RESOLVER returned: a text, or the row of a model; without a resolver the hash."""
-        if self._api_key is _NOT_READ:
-            value = self.value("api_key")
-            self._api_key = value and (rows_named([value]).get(value) if names_row(value) else value)
-        return self._api_key
+        value = self.value("api_key")
+        return value and (rows_named([value]).get(value) if names_row(value) else value)
 
-    @property
+    @cached_property
     def customer(self) -> Any:
         """The caller's customer: the row to which CUSTOMER leads."""
-        if self._customer is _NOT_READ:
-            self._customer = resolved(customer_answer(self))
-        return self._customer
+        return resolved(customer_answer(self))
 
     @property
     def address(self) -> str | None:
