@@ -25,18 +25,10 @@ from ..databases import spelled
 from ..engine.base import Alias
 from ..exceptions import raised_at
 from ..logs import logger
-from ..rules import cache
+from ..rules import cache, tiers
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import (
-    UNREAD_CUSTOMER,
-    Entitlement,
-    Note,
-    customers_of,
-    exemptions,
-    is_known_api_key,
-    resolve_api_key,
-)
+from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
 from ..values.access import AccessList, AccessRecord, Names, parse_digest
 from ..values.digests import MAX_CACHED, hash_api_key, keyed_digest
 from ..values.partitions import UNREADABLE_BODY, encode_partition, is_address
@@ -143,8 +135,8 @@ class Identity:
         """The customer, by the setting CUSTOMER."""
         if not settings.CUSTOMER:
             return None
-        found = customers_of.get(self.value("user"), self.api_key, self._part)
-        self.has_failed = self.has_failed or found is UNREAD_CUSTOMER
+        found = tiers.customers_of.get(self.value("user"), self.api_key, self._part)
+        self.has_failed = self.has_failed or found is tiers.UNREAD_CUSTOMER
         return found.customer
 
     @property
@@ -153,7 +145,7 @@ class Identity:
         if not settings.CUSTOMER or not self._values.keys() >= {"user", "api_key"}:
             return None
         with suppress(SynchronousOnlyOperation):
-            found = customers_of.cached(self.value("user"), self.api_key, self._part).customer
+            found = tiers.customers_of.cached(self.value("user"), self.api_key, self._part).customer
             return found and found.label
         return None
 
@@ -170,7 +162,7 @@ class Identity:
         by = "api_key" if str(settings.EXEMPT).startswith("api_key.") else "user"
         if settings.EXEMPT is None or not (reads or by in self._values):
             return False
-        found = exemptions.get(self.user_id if by == "user" else None, self.api_key, self._part)
+        found = tiers.exemptions.get(self.user_id if by == "user" else None, self.api_key, self._part)
         self.has_failed = self.has_failed or found is None
         return found
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from django.http import HttpRequest
 
-from ..decision import Decision, Owner, Result
+from ..decision import Decision, Rejection, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
 from ..engine.limits import Limit
@@ -98,7 +98,7 @@ async def send_events(
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            extra = _extra(decision, result, result.digest, result.reference, identity)
+            extra = _extra(decision, result, identity)
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=extra)
             if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
                 await io.send(soft_limit_exceeded, Result, request=request, result=result)
@@ -158,7 +158,7 @@ def _log_rejection(decision: Decision, identity: Identity | None) -> None:
     args = names, _why(decision) if decision.degraded else ""
     make = logging.getLogRecordFactory()
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
-    record.__dict__.update(_extra(decision, rejection.binding, rejection.digest, rejection.reference, identity))
+    record.__dict__.update(_extra(decision, rejection, identity))
     logger.handle(record)
 
 
@@ -171,19 +171,14 @@ def _why(decision: Decision) -> str:
     return ""
 
 
-def _extra(
-    decision: Decision,
-    of: Result | Owner | None,
-    digest: str | None,
-    reference: str | None,
-    identity: Identity | None,
-) -> dict[str, Any]:
+def _extra(decision: Decision, of: Result | Rejection, identity: Identity | None) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
+    by = of.binding if isinstance(of, Rejection) else of
     return {
-        "rule": of and of.rule.slug,
-        "tier": of and of.tier and of.tier.slug,
-        "partition": digest and whole(digest),
+        "rule": by and by.rule.slug,
+        "tier": by and by.tier and by.tier.slug,
+        "partition": of.digest and whole(of.digest),
         "customer": identity and identity.customer_label,
         "version": decision.version.number,
-        "reference": reference,
+        "reference": of.reference,
     }

@@ -207,8 +207,6 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         context["links"] = list(act_links(report, viewer, back))
         may_assign = bool(viewer.form_url("add", TierAssignment))
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
-    if viewer.may("view_usage_report"):
-        context["usage"] = rows.known_usage(report.own)
     own = customer if caller.kind == "customer" else name or key
     title = without_controls(_title(caller, own))
     return show(page_of, request, "caller", title, context)
@@ -237,7 +235,7 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
     missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(report.counters, viewer),
+        "counters": rows.counter_rows(report, viewer),
         "state": rows.state_of(report.blocking, viewer),
         "unread": [
             (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ...engine.base import tail_of
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Blocking, Counter
@@ -23,8 +24,8 @@ from ...rules import cache, inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...usage.reports.report import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
+from ...values.digests import whole
 from ...values.references import reference_of
 from ..formatting import in_words, period_in_words, split_in_words
 from ..pages import NulSafeAdmin
@@ -131,10 +132,6 @@ def _ways_of(caller: Caller) -> list[tuple[str, ...]]:
     return list(dict.fromkeys([*(rule.partition_by for rule in rules), *stand_in]))
 
 
-#: Maximum number of rows of usage.
-MAX_DAYS: Final = 200
-
-
 class RuleLink(NamedTuple):
     """A rule's name and the URL of its page; "" = no access. until: when it allows requests again; "" = not shown."""
 
@@ -157,13 +154,21 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     return viewer.explain_url(known)
 
 
-def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, Any]]:
-    """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
-    found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+def counter_rows(report: CallerReport, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest.
+
+    usage_url: of the caller's exact usage in its month; "" = there is none, or no access.
+    """
+    found = list(report.counters)
+    found.sort(key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+    month, sees = {"period": "this-month", "day": str(report.tier.anchor_day or 1)}, viewer.may("view_usage_report")
     return [
         {
             "counter": each,
             "rule_url": viewer.rule_url(each.rule.slug),
+            "usage_url": viewer.url("usage_callers", rule=each.rule.slug, caller=whole(each.digest), **month)
+            if sees and each.rule.exact_usage and tail_of(each.digest)
+            else "",
             "counted_by": _counted_by(each),
             "state": counter_in_words(each),
         }
@@ -248,10 +253,3 @@ def member_rows(members: Members | None, viewer: Viewer) -> list[dict[str, Any]]
         for who in [member.caller]
     ]
     return sorted(rows, key=lambda row: (not row["is_blocked"], -sum(each.percent for each, _ in row["bars"][:1])))
-
-
-def known_usage(counters: Sequence[Counter]) -> Usage:
-    """Return the known usage, the latest first, with the names of the rules."""
-    usage = usage_of({each.rule.slug: each.digest for each in counters})
-    names = {each.rule.slug: each.rule.name for each in counters}
-    return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])

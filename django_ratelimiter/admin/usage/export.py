@@ -33,19 +33,16 @@ def as_csv(report: Any, table: str) -> HttpResponse:
 
 
 def _totals(report: Report) -> list[Row]:
+    before = report.before
     return [
         {
             "rule_slug": total.rule_slug,
             "tier_slug": total.tier_slug,
             **_figures(total.figures),
-            "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
+            "requests_before": None if before is None else before.get(total[:2], Figures()).requests,
         }
         for total in report.totals
     ]
-
-
-def _requests_before(report: Report, rule: str, tier: str) -> int | None:
-    return None if report.before is None else report.before.get((rule, tier), Figures()).requests
 
 
 def _points(points: Sequence[Point]) -> list[Row]:

@@ -21,7 +21,6 @@ from django.utils.translation import gettext as _
 from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
 from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageTotal
-from ...rules.formatting import units
 from ...values.digests import keyed_digest
 from ...values.partitions import EXACT, encode_partition
 from ..times import Granularity, aware, buckets, floor, now, stored
@@ -387,16 +386,6 @@ class Day(NamedTuple):
     rejected_by_other: int | None = None  # by another rule; `None` = not known
     units: int | None = None  # what the allowed ones cost; `None` = 1 each, or not known
 
-    @property
-    def in_words(self) -> dict[str, str | None]:
-        """Return the figures as text; `None` = not known."""
-        counts = {"rejected_by_other": self.rejected_by_other, "units": self.units}
-        return {
-            "requests": about(self.requests, is_estimate=self.estimated),
-            "rejected": about(self.rejected, is_estimate=self.estimated),
-            **{name: None if count is None else units(count) for name, count in counts.items()},
-        }
-
 
 class Usage(NamedTuple):
     """The last 30 days, as far as they are known."""
@@ -406,16 +395,6 @@ class Usage(NamedTuple):
     complete: bool  # always false: only the days that are known as exact have all requests
     explanation: str
     days: Sequence[Day]
-
-    @property
-    def has_exact(self) -> bool:
-        """Return whether some days are exact."""
-        return any(day.known_from == "exact" for day in self.days)
-
-    @property
-    def has_units(self) -> bool:
-        """Return whether some requests are known to have cost another number of units than 1."""
-        return any(day.units is not None for day in self.days)
 
 
 def usage_of(digests: Mapping[str, str]) -> Usage:

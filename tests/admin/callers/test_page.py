@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -30,7 +30,7 @@ from django_ratelimiter.models import (
     UsageBucket,
 )
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, floor, now
 from django_ratelimiter.values.digests import whole
 
 from ...test_unreachable import unreachable
@@ -61,38 +61,25 @@ def test_the_key_of_another_model_is_shown_as_it_is_written(admin_client: Client
     assert "<h1>User shop.Device:7</h1>" in text
 
 
-def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
-    digest = admin_client.get(page).context["caller"].digest
-    start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
-    for partition, rejected in ((digest, 7_431), ("x" * 22, 9_999)):
-        TopPartition.objects.create(
-            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, rejected=rejected
-        )
-    text = shown(admin_client.get(page))
-    assert ">7,431<" in text
-    assert 'data-title="Rule">Export</td>' in text
-    assert "9,999" not in text
-
-
-def test_shows_every_request_under_a_rule_that_counts_callers_exactly(
-    admin_client: Client, page: str, ann: User, settings: Any
+def test_leads_to_the_usage_of_the_callers_month_under_a_rule_that_counts_callers_exactly(
+    admin_client: Client, operator: Callable[..., Client], page: str, ann: User
 ) -> None:
-    settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
-    start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
-    top = {"rule_slug": "export", "granularity": "day", "start": start, "estimated": True, "allowed": 59}
-    TopPartition.objects.create(**top, partition=digest(f"user:{ann.pk}"))
-    assert "Rejected by another rule" not in usage_table(admin_client.get(page))
+    assert "its usage this month" not in shown(admin_client.get(page))
     with cache.editing(User.objects.create_superuser("author"), "rules"):
         Rule.objects.filter(slug="export").update(exact_usage=True)
-    row: dict[str, Any] = {"rule_slug": "export", "identity": "user", "value": str(ann.pk), "hour": start}
-    CallerUsage.objects.create(**row, allowed=1_053, rejected=44, rejected_by_other=6, units=1_053)
-    assert re.findall(r">([^<]+)</td>", usage_table(admin_client.get(page))) == ["Export", "1,103", "44", "6"]
-    CallerUsage.objects.update(units=1_058)
-    assert re.findall(r">([^<]+)</td>", usage_table(admin_client.get(page)))[-2:] == ["6", "1,058"]
-
-
-def usage_table(response: Any) -> str:
-    return shown(response).partition('id="ratelimiter-usage"')[2].partition("</table>")[0]
+    day = (timezone.localtime() - timedelta(days=9)).day
+    TierAssignment.objects.create(user=ann, anchor_day=day)
+    hour = floor(now() - timedelta(hours=1), Granularity.HOUR, UTC)
+    row = {"rule_slug": "export", "identity": "user", "value": str(ann.pk), "hour": hour}
+    CallerUsage.objects.create(**row, allowed=1_053, rejected=44, rejected_by_other=6, units=1_058)
+    response = admin_client.get(page)
+    [url] = filter(None, [row["usage_url"] for row in response.context["counters"]])
+    assert f"day={day}" in url
+    assert url in shown(response)
+    usage = admin_client.get(url)
+    assert usage.context["chosen"] == f"user: ann (id {ann.pk})"
+    assert [usage.context["together"][name] for name in ("requests", "units")] == ["1,103", "1,058"]
+    assert "its usage this month" not in shown(operator("view_caller").get(page))
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
