@@ -84,13 +84,11 @@ _reached = NotificationDedup()
 _denied = NotificationDedup()
 
 
-async def send_events(
-    io: IO, request: HttpRequest, identity: Identity | None, latest: Decision, decision: Decision
-) -> None:
+async def send_events(io: IO, request: HttpRequest, who: Identity | None, latest: Decision, decision: Decision) -> None:
     """Log and signal what one call decided for a request. decision: merged from all calls for it."""
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
-            _log_rejection(decision, identity)
+            _log_rejection(decision, who)
         proxy = None if latest.degraded else untrusted.examine(request, latest.rejection.by)
         if proxy is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
@@ -98,7 +96,7 @@ async def send_events(
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            extra = _extra(decision, result, identity)
+            extra = _extra(decision, result, who)
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=extra)
             if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
                 await io.send(soft_limit_exceeded, Result, request=request, result=result)

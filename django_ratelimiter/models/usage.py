@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from django.db import models
 from django.db.models import F, Field, Index
-from django.db.models.expressions import CombinedExpression
 from django.utils.translation import gettext_lazy as _
 
 from .validation import LazyText
@@ -81,9 +80,7 @@ class UsageBucket(UsageCounts):
     COUNTS = (*UsageCounts.COUNTS, "rejected_by_other", "units")
 
     #: All requests of a bucket, for queries.
-    REQUESTS: ClassVar[CombinedExpression] = (
-        F("allowed") + F("rejected") + F("rejected_by_other") + F("shadow_rejected")
-    )
+    REQUESTS: ClassVar = F("allowed") + F("rejected") + F("rejected_by_other") + F("shadow_rejected")
 
     rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
     tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="")
