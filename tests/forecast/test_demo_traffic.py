@@ -25,6 +25,7 @@ def test_what_is_recorded_is_what_the_rules_reject(monkeypatch: pytest.MonkeyPat
     from example_project.management.commands.demo_traffic import Command as Traffic
 
     monkeypatch.setattr(demo_data, "_people", lambda tiers: None)  # whose tokens are of another app
+    monkeypatch.setattr(demo_data, "_accounts", lambda: None)
     call_command(demo_data.Command(), verbosity=0)
     call_command(Traffic(), verbosity=0)
     rejected = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.core.management.base import BaseCommand
 from rest_framework.authtoken.models import Token
@@ -14,7 +15,6 @@ from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules.cache import editing
 
 from ... import catalogue
-from ...models import Account
 
 
 class Command(BaseCommand):
@@ -99,9 +99,10 @@ def _people(tiers: dict[str, Tier]) -> None:
 
 
 def _accounts() -> None:
+    accounts = apps.get_model("example_project", "Account")._default_manager
     for data in catalogue.ACCOUNTS:
         values = {"plan": data.plan, "billing_day": data.billing_day}
-        account, _ = Account.objects.update_or_create(name=data.name, defaults=values)
+        account, _ = accounts.update_or_create(name=data.name, defaults=values)
         account.users.set(User.objects.filter(username__in=data.people))
 
 
