@@ -297,7 +297,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'usage of a caller',
                 'verbose_name_plural': 'usage of callers',
                 'ordering': ('-hour', 'rule_slug', 'identity', 'value'),
-                'indexes': [models.Index(fields=['identity', 'hour', 'rule_slug'], name='ratelimiter_caller_hour')],
+                'indexes': [models.Index(fields=['identity', 'rule_slug', 'hour'], name='ratelimiter_caller_hour')],
                 'constraints': [models.UniqueConstraint(fields=('identity', 'value', 'rule_slug', 'hour'), name='ratelimiter_caller_usage')],
             },
         ),
