@@ -125,8 +125,8 @@ def test_file_has_every_caller(seer: Client, ann: str) -> None:
 def test_file_of_many_callers_takes_as_many_queries_as_of_few(seer: Client, ann: str) -> None:
     url, made = reverse("admin:django_ratelimiter_usage_data", args=["callers"]), []
     for number in (0, 3_000):
-        some = [CallerUsage(rule_slug="orders", identity="user", value=str(each), hour=HOUR) for each in range(-number, 0)]
-        CallerUsage.objects.bulk_create(some)
+        same = {"rule_slug": "orders", "identity": "user", "hour": HOUR}
+        CallerUsage.objects.bulk_create(CallerUsage(**same, value=f"-{each}") for each in range(number))
         with CaptureQueriesContext(connection) as queries:
             content = seer.get(url, {"period": "last-month"}).content
         assert content.count(b"orders,") == 3 + number
