@@ -297,7 +297,7 @@ class Migration(migrations.Migration):
                 'verbose_name': 'usage of a caller',
                 'verbose_name_plural': 'usage of callers',
                 'ordering': ('-hour', 'rule_slug', 'identity', 'value'),
-                'indexes': [models.Index(fields=['identity', 'hour', 'rule_slug'], name='ratelimiter_caller_hour')],
+                'indexes': [models.Index(fields=['identity', 'rule_slug', 'hour'], name='ratelimiter_caller_hour')],
                 'constraints': [models.UniqueConstraint(fields=('identity', 'value', 'rule_slug', 'hour'), name='ratelimiter_caller_usage')],
             },
         ),
@@ -388,7 +388,7 @@ class Migration(migrations.Migration):
             options={
                 'verbose_name': 'tier assignment',
                 'verbose_name_plural': 'tier assignments',
-                'ordering': ('-created_at', '-pk'),
+                'ordering': ('-pk',),
                 'indexes': [models.Index(fields=['api_key_hash'], name='ratelimiter_assignment_key'), models.Index(fields=['partition'], name='ratelimiter_assignment_part')],
                 'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('api_key_hash', ''), ('group', None), ('partition', ''), models.Q(('user', None), _negated=True)), models.Q(('api_key_hash', ''), ('partition', ''), ('user', None), models.Q(('group', None), _negated=True)), models.Q(('group', None), ('partition', ''), ('user', None), models.Q(('api_key_hash', ''), _negated=True)), models.Q(('api_key_hash', ''), ('group', None), ('user', None), models.Q(('partition', ''), _negated=True)), _connector='OR'), name='ratelimiter_assignment_one_subject', violation_error_message='Choose exactly one of user, group, API key and partition.'), models.CheckConstraint(condition=models.Q(('multiplier__gt', 0)), name='ratelimiter_assignment_multiplier', violation_error_message='The multiplier must be above 0.'), models.CheckConstraint(condition=models.Q(('anchor_day', None), ('anchor_day__range', (1, 31)), _connector='OR'), name='ratelimiter_assignment_anchor', violation_error_message='Days are from 1 to 31.'), models.CheckConstraint(condition=models.Q(('starts_at', None), ('ends_at', None), ('ends_at__gt', models.F('starts_at')), _connector='OR'), name='ratelimiter_assignment_dates', violation_error_message='“until” must be later than “from”.')],
             },

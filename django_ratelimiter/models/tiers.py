@@ -201,7 +201,7 @@ class TierAssignment(models.Model):
     class Meta:
         verbose_name: ClassVar[LazyText] = _("tier assignment")
         verbose_name_plural: ClassVar[LazyText] = _("tier assignments")
-        ordering: ClassVar[tuple[str, ...]] = ("-created_at", "-pk")
+        ordering: ClassVar[tuple[str, ...]] = ("-pk",)
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["api_key_hash"], name="ratelimiter_assignment_key"),
             models.Index(fields=["partition"], name="ratelimiter_assignment_part"),

@@ -212,7 +212,7 @@ class CallerUsage(models.Model):
         verbose_name_plural: ClassVar[LazyText] = _("usage of callers")
         ordering: ClassVar[tuple[str, ...]] = ("-hour", "rule_slug", "identity", "value")
         indexes: ClassVar[list[Index]] = [
-            Index(fields=["identity", "hour", "rule_slug"], name="ratelimiter_caller_hour"),
+            Index(fields=["identity", "rule_slug", "hour"], name="ratelimiter_caller_hour"),
         ]
         constraints: ClassVar[list[models.BaseConstraint]] = [
             models.UniqueConstraint(fields=["identity", "value", "rule_slug", "hour"], name="ratelimiter_caller_usage"),

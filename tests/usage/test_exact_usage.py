@@ -268,11 +268,12 @@ def test_rule_that_counts_by_anything_else_cannot_count_every_caller(names: list
 @pytest.mark.django_db
 def test_old_usage_of_callers_and_of_addresses_is_deleted() -> None:
     for identity, days in (("user", 799), ("user", 801), ("ip", 61), ("ip", 63), ("", 799), ("", 801)):
-        CallerUsage.objects.create(rule_slug="a", identity=identity, hour=now() - timedelta(days=days))
-    assert prune() == 3
-    assert sorted(CallerUsage.objects.values_list("identity", flat=True)) == ["", "ip", "user"]
+        for rule in ("a", "b", "c"):
+            CallerUsage.objects.create(rule_slug=rule, identity=identity, hour=now() - timedelta(days=days))
+    assert prune() == 9
+    assert sorted(CallerUsage.objects.values_list("identity", flat=True)) == [*[""] * 3, *["ip"] * 3, *["user"] * 3]
     with override_settings(RATELIMITER={"RETENTION": {"callers": 30, "addresses": None}}):
-        assert prune() == 3
+        assert prune() == 9
 
 
 @pytest.mark.django_db

@@ -306,7 +306,7 @@ def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str 
 
 #: The callers that the page shows, and those whose names are read at once for a file.
 MAX_SHOWN: Final = 100
-MAX_NAMED: Final = 1_000
+MAX_NAMED: Final = 10_000
 
 
 def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:

@@ -70,11 +70,16 @@ def _old_usage() -> Iterator[QuerySet[Any]]:
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
         if granularity is Granularity.MINUTE:
             yield UsageSample.objects.using(database).filter(minute__lt=before)
-    for identity in ("", *EXACT):  # one by one, in the order of their index
+    for identity in ("", *EXACT):
         of = ("callers", "addresses") if identity == "ip" else ("callers",)
         if kept := [days for days in map(settings.RETENTION.get, of) if days is not None]:
             before = stored(moment - timedelta(days=min(kept)))
-            yield CallerUsage.objects.using(database).filter(identity=identity, hour__lt=before)
+            rows = CallerUsage.objects.using(database).filter(identity=identity)
+            slugs = rows.order_by("rule_slug").values_list("rule_slug", flat=True)
+            rule = slugs.first()
+            while rule is not None:  # one by one, in the order of their index
+                yield rows.filter(rule_slug=rule, hour__lt=before)
+                rule = slugs.filter(rule_slug__gt=rule).first()
 
 
 def _old_versions() -> Iterator[QuerySet[Any]]:

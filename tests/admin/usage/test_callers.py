@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,9 @@ from urllib.parse import parse_qs
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
@@ -117,6 +120,33 @@ def test_file_has_every_caller(seer: Client, ann: str) -> None:
         "rule_slug": "orders", "caller": f"user: ann (id {ann})", "identity": "user", "value": ann,
         "allowed": "7", "rejected": "1", "rejected_by_other": "0", "units": "11",
     }  # fmt: skip
+
+
+def test_file_of_many_callers_takes_as_many_queries_as_of_few(seer: Client, ann: str) -> None:
+    url, made = reverse("admin:django_ratelimiter_usage_data", args=["callers"]), []
+    for number in (0, 3_000):
+        same = {"rule_slug": "orders", "identity": "user", "hour": HOUR}
+        CallerUsage.objects.bulk_create(CallerUsage(**same, value=f"-{each}") for each in range(number))
+        with CaptureQueriesContext(connection) as queries:
+            content = seer.get(url, {"period": "last-month"}).content
+        assert content.count(b"orders,") == 3 + number
+        made.append(len(queries))
+    assert made[0] == made[1]
+
+
+@pytest.mark.skipif("connection.vendor != 'sqlite'", reason="the plan is in SQLite's words")
+def test_usage_of_other_rules_and_hours_is_not_read(seer: Client, ann: str) -> None:
+    """Of millions of rows: the index begins with all that a page knows of its own."""
+    bucket(timedelta(hours=2), "orders", "7", allowed=9)
+    for url in (PAGE, f"{REPORT}rule/"):
+        with CaptureQueriesContext(connection) as queries:
+            assert seer.get(url, {"period": "this-month", "rule": "orders"}).status_code == 200
+        asked = [each["sql"] for each in queries if "callerusage" in each["sql"]]
+        assert asked
+        for sql in asked:
+            with connection.cursor() as cursor:
+                plan = str(cursor.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall())
+            assert re.search(r"\(identity=\? (AND value=\? )?AND rule_slug=\? AND hour>\? AND hour<\?\)", plan), plan
 
 
 def test_callers_have_names_only_for_who_may_see_them(seer: Client, ann: str) -> None:
