@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +10,6 @@ from urllib.parse import parse_qs
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client, override_settings
-from django.urls import reverse
 from django.utils import timezone
 
 from django_ratelimiter.identity import digest
@@ -25,7 +22,7 @@ from django_ratelimiter.values.digests import alias_of
 from ..pages import text_of
 from .test_admin import REPORT
 from .test_pages import count as bucket
-from .test_pages import weigh
+from .test_pages import file_of, weigh
 
 pytestmark = pytest.mark.django_db
 
@@ -110,8 +107,7 @@ def test_caller_has_a_chart_by_day(seer: Client, ann: str) -> None:
 
 
 def test_file_has_every_caller(seer: Client, ann: str) -> None:
-    url = reverse("admin:django_ratelimiter_usage_data", args=["callers"])
-    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    found = file_of(seer, "callers", "period=last-month")
     assert [row["value"] for row in found] == [ann, "2001:db8::/64", str(int(ann) + 1)]
     assert found[0] == {
         "rule_slug": "orders", "caller": f"user: ann (id {ann})", "identity": "user", "value": ann,
@@ -126,8 +122,7 @@ def test_callers_have_names_only_for_who_may_see_them(seer: Client, ann: str) ->
     assert names[:2] == [shown, "IP address: 2001:db8::/64"]
     User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="reveal_caller"))
     assert rows(seer.get(PAGE, {"period": "last-month"}))[0][0] == shown
-    url = reverse("admin:django_ratelimiter_usage_data", args=["callers"])
-    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    found = file_of(seer, "callers", "period=last-month")
     assert {row["value"] for row in found} == {""}
 
 
