@@ -14,7 +14,6 @@ from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib.auth.models import AnonymousUser, Permission, User
-from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
@@ -39,6 +38,8 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
+
+from .making import request_of
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,7 @@ def _requests(ann: User) -> None:
 def ask(path: str, user: User | AnonymousUser, address: str, times: int, **meta: str) -> None:
     """Ask so often."""
     for _ in range(times):
-        request = RequestFactory().get(path, REMOTE_ADDR=address, **meta)
-        request.user = user
-        limiter.check(request)
+        limiter.check(request_of(user, path, REMOTE_ADDR=address, **meta))
 
 
 def _samples(midnight: datetime) -> None:

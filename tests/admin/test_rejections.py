@@ -23,6 +23,7 @@ from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
+from ..making import failing, update
 from .callers.page import CALLER
 
 pytestmark = pytest.mark.django_db
@@ -74,8 +75,7 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
 
 
 def test_unreadable_bodies_are_named_and_have_no_entry_of_their_own(admin_client: Client, rule: Rule) -> None:
-    Rule.objects.filter(pk=rule.pk).update(partition_by=["field:name"])
-    cache.invalidate()
+    update(Rule.objects.filter(pk=rule.pk), partition_by=["field:name"])
     unreadable = digest("unreadable")
     reject(whom=unreadable)
     assert "Requests whose body cannot be read" in cells(admin_client.get(PAGE))[0][1]
@@ -91,8 +91,7 @@ def test_counter_that_all_share_has_no_caller(staff: Client) -> None:
 
 def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: Rule) -> None:
     """Its answer would be about somebody else."""
-    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
-    cache.invalidate()
+    update(Rule.objects.filter(pk=rule.pk), partition_by=["user"])
     reject()
     client = operator("view_usage_report", "view_rule")
     with override_settings(RATELIMITER={**settings.RATELIMITER, "REVEAL": []}):
@@ -181,10 +180,7 @@ def test_the_rows_alone_are_no_page(staff: Client) -> None:
 
 
 def test_without_redis_it_says_so(staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recent(*_given: object) -> None:
-        raise EngineUnavailable("gone")
-
-    monkeypatch.setattr(page, "recent", recent)
+    monkeypatch.setattr(page, "recent", failing(EngineUnavailable("gone")))
     assert "Redis does not answer" in staff.get(PAGE).content.decode()
 
 

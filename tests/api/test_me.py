@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
@@ -20,6 +20,7 @@ from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.times import stored
 
 from ..limiter.test_limiter import Broken
+from ..making import client_of, request_of
 from .conftest import KEY, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.api.urls")]
@@ -96,9 +97,7 @@ class TestLimits:
 
     def test_units_that_code_charges_are_not_left(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
         make_rule("sums", partition_by=["user"], scope="sums")
-        request = RequestFactory().get("/")
-        request.user = ann
-        limiter.check(request, scope="sums", cost=3)
+        limiter.check(request_of(ann), scope="sums", cost=3)
         assert told(as_ann, "cost", "remaining", "retry_in") == [("sums", 1, 2, 0)]
 
     def test_the_numbers_are_those_of_the_fields(self, make_rule: MakeRule, as_ann: Client, free: Tier) -> None:
@@ -331,8 +330,7 @@ def test_on_an_event_loop(make_rule: MakeRule, ann: User) -> None:
 
 def test_none_of_another_caller(make_rule: MakeRule, as_ann: Client) -> None:
     make_rule("per-user", partition_by=["user"])
-    bob = Client()
-    bob.force_login(User.objects.create(username="bob"))
+    bob = client_of(User.objects.create(username="bob"))
     for _ in range(9):
         bob.get("/hello/")
     assert told(as_ann, "remaining") == [("per-user", 5)]

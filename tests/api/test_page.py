@@ -20,6 +20,7 @@ from django_ratelimiter.rules.routes import matched_with
 
 from ..headers.test_responses import with_pages
 from ..limiter.test_limiter import Broken
+from ..making import request_of
 from ..urls import urlpatterns as named
 from .conftest import MakeRule
 from .test_me import me as json_of
@@ -140,9 +141,7 @@ def test_nothing_is_known_while_redis_is_away(add: MakeRule, as_ann: Client, mon
 
 def test_nothing_is_known_if_the_user_cannot_be_read(make_rule: MakeRule, free: Tier) -> None:
     make_rule("site", {None: [{"quota": 9}], free: [{"quota": 5}]}, partition_by=["ip"])
-    request = RequestFactory().get("/")
-    request.user = SimpleLazyObject(lambda: 1 / 0)  # type: ignore[assignment]
-    found = me.own_limits(request)
+    found = me.own_limits(request_of(SimpleLazyObject(lambda: 1 / 0)))
     assert (found.is_known, found.rules[0].remaining) == (False, None)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
-from io import StringIO
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import SynchronousOnlyOperation
-from django.core.management import call_command
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, override_settings
 from pytest_django import DjangoAssertNumQueries
 
 from django_ratelimiter import customers, limiter, me
@@ -37,7 +35,7 @@ from django_ratelimiter.rules import cache, ttl_cache
 from django_ratelimiter.rules.tiers import known_entitlement
 from django_ratelimiter.values.digests import whole
 
-from ..making import MakeRule
+from ..making import MakeRule, manage, request_of, save
 from ..rules.test_plans import RULES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
@@ -392,16 +390,14 @@ def test_records_of_rejections_name_the_customer_where_it_is_known(
     rule = make_rule("orders", quota=1, partition_by=["customer"], missing_partition="ip")
     for name in ("ann", "bob", "carol", "carol"):
         ask(client, name)
-    rule.partition_by = ["ip"]
-    rule.save()
+    save(rule, partition_by=["ip"])
     monkeypatch.setattr(User, "account", property(lambda _user: 1 / 0))
     assert not ask(client, "ann").wsgi_request.ratelimit.degraded  # so nobody was asked
     assert [each.customer for each in caplog.records if hasattr(each, "reference")] == ["pro", None, None]
 
 
 def test_callers_read_the_name_of_the_customer() -> None:
-    found = RequestFactory().get("/")
-    found.user = User.objects.get(username="ann")
+    found = request_of(User.objects.get(username="ann"))
     assert own_report(found)["customer"] == "pro"
     assert "<p>pro</p>" in me.page(found).content.decode()
     found.user = User.objects.get(username="carol")
@@ -418,8 +414,7 @@ def test_operators_find_reset_and_forget_a_customer(client: Client, make_rule: M
         assert limiter.reset(rule="orders", customer=who) == ["orders"]
     assert [ask(client, "bob").status_code for _ in range(2)] == [200, 429]
     NewAccessEntryForm({"action": "allow", "customer": acme.pk}).save()
-    call_command("ratelimit", "forget", f"customer:{acme.pk}", "--no-input", stdout=(out := StringIO()))
-    assert "access entries: 1" in out.getvalue()
+    assert "access entries: 1" in manage("forget", f"customer:{acme.pk}", "--no-input")
     assert ask(client, "bob").status_code == 200
 
 

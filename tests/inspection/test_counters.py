@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.contrib.auth.models import AnonymousUser, User
-from django.core.management import call_command
-from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
@@ -24,15 +21,15 @@ from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.records import LimitRecord, RuleRecord
 
+from ..making import manage, request_of
+
 pytestmark = pytest.mark.django_db
 
 
 def ask(user: Any = None, times: int = 1, **meta: str) -> Any:
     """Send requests through the limiter."""
     for _ in range(times):
-        request = RequestFactory().get("/", **meta)
-        request.user = user or AnonymousUser()
-        decision = limiter.check(request)
+        decision = limiter.check(request_of(user or AnonymousUser(), **meta))
     return decision
 
 
@@ -210,9 +207,7 @@ def test_a_counter_of_all_callers_is_nobodys_own(add_rule: Callable[..., Rule], 
     assert (caller.is_everybody, caller.digest, caller.rule) == (True, everybody(), "site")
     shown = counters_now(caller).of(caller)
     assert [(each.rule.slug, each.used) for each in shown.counters] == [("site", 1)]
-    out = StringIO()
-    call_command("ratelimit", "caller", "--reference", f"site#{everybody()[:8]}", stdout=out)
-    lines = out.getvalue().splitlines()
+    lines = manage("caller", "--reference", f"site#{everybody()[:8]}").splitlines()
     assert lines[0] == (
         f"all callers together ({everybody()}): they share one counter, so the caller cannot be known from it"
     )
@@ -226,9 +221,7 @@ def test_of_a_request_that_lacks_what_a_rule_counts_by_nobody_is_known(add_rule:
     caller = caller_of("reference", reference(ask()))
     assert (caller.is_nobody, caller.rule) == (True, "org")
     assert counters_now(caller).of(caller).counters == ()
-    out = StringIO()
-    call_command("ratelimit", "caller", "--reference", reference(ask()), stdout=out)
-    first, second = out.getvalue().splitlines()
+    first, second = manage("caller", "--reference", reference(ask())).splitlines()
     assert first == f"requests without what the rule org counts by ({caller.digest}): all of them are rejected"
     assert second.startswith("Rejected by Org (limit now: 5 per hour, sliding window): 2 since ")
     assert second.endswith(f", now: never allowed (org#{caller.digest[:8]})")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
-from django.core.management import call_command
 from django.test import Client
 
 from django_ratelimiter.explain import Question, explain
@@ -20,6 +18,7 @@ from django_ratelimiter.models import AccessEntry, Rule
 
 from ..admin.callers.page import CALLER
 from ..admin.pages import text_of
+from ..making import manage, save
 from .test_counters import ask
 
 pytestmark = pytest.mark.django_db
@@ -59,14 +58,12 @@ def blocked(add_rule: Callable[..., Rule], user: User) -> User:
     add_rule("export", ["user"], quota=1, algorithm="fixed_window")
     user.groups.add(Group.objects.create(name="Acme"))
     ask(user, 3)
-    user.is_staff = True
-    user.save()
+    save(user, is_staff=True)
     return user
 
 
 def run(*caller: str) -> list[str]:
-    call_command("ratelimit", "caller", *caller, stdout=(out := StringIO()))
-    return out.getvalue().splitlines()
+    return manage("caller", *caller).splitlines()
 
 
 @pytest.mark.parametrize("path", ["user.is_staff", f"{__name__}.is_staff"])

@@ -13,7 +13,6 @@ from django.test import Client, override_settings
 from django.utils import timezone
 
 from django_ratelimiter import backend
-from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
@@ -26,7 +25,7 @@ from django_ratelimiter.inspection.words import tier_in_words
 from django_ratelimiter.management.output import encoded
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from tests.making import MakeRule
+from tests.making import MakeRule, failing, update
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
@@ -331,17 +330,11 @@ def test_a_view_that_gateways_ask_is_said_to_be_one(make_rule: MakeRule) -> None
 def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("closed", failure_policy="closed")
     assert explain(asked()).response.allowed
-
-    class Gone(MemoryEngine):
-        def check(self, *charges: Any, **options: Any) -> Any:
-            raise EngineUnavailable("rejected")
-
-    monkeypatch.setattr(backend, "_engine", Gone())
+    monkeypatch.setattr(backend.get_engine(), "check", failing(EngineUnavailable("rejected")))
     explained = explain(asked())
     assert (explained.response.status, explained.response.degraded) == (503, True)
     assert "rejected" in " ".join(explained.doubts)
-    Rule.objects.update(failure_policy="open")
-    cache.invalidate()
+    update(Rule, failure_policy="open")
     explained = replace(explain(asked()), in_code=("limit",))
     assert headline_of(explained).startswith("Not known, as Redis cannot be reached.")
 

@@ -16,6 +16,7 @@ from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, Tier
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import storage
 
+from ..making import manage
 from ..test_unreachable import unreachable
 from .test_counters import ask
 
@@ -23,9 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def forget(*caller: str) -> str:
-    out = StringIO()
-    call_command("ratelimit", "forget", *caller, "--no-input", stdout=out)
-    return out.getvalue()
+    return manage("forget", *caller, "--no-input")
 
 
 @pytest.fixture
@@ -116,9 +115,7 @@ def test_a_user_that_is_not_known_is_an_error(key: str) -> None:
 @pytest.mark.parametrize("caller", [["ip:192.0.2.7"], ["--ip", "192.0.2.7"], ["--partition", "ip:192.0.2.7"]])
 @pytest.mark.parametrize("subcommand", ["caller", "forget"])
 def test_both_subcommands_name_a_caller_in_the_same_ways(subcommand: str, caller: list[str]) -> None:
-    out = StringIO()
-    call_command("ratelimit", subcommand, *caller, stdout=out)
-    assert digest("ip:192.0.2.7")[:8] in out.getvalue()
+    assert digest("ip:192.0.2.7")[:8] in manage(subcommand, *caller)
 
 
 @pytest.mark.parametrize("subcommand", ["caller", "forget"])
@@ -186,5 +183,4 @@ def test_the_command_says_what_it_will_remove_and_asks(
 
 
 def test_nothing_is_asked_where_no_row_is_stored() -> None:
-    call_command("ratelimit", "forget", "ip:192.0.2.4", stdout=(out := StringIO()))
-    assert "nothing was stored" in out.getvalue()
+    assert "nothing was stored" in manage("forget", "ip:192.0.2.4")

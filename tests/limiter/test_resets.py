@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, override_settings
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decorators import is_ratelimited
@@ -16,7 +16,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 
-from ..making import MakeRule
+from ..making import MakeRule, request_of, update
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
@@ -134,8 +134,7 @@ def test_counters_under_a_later_version_of_the_rules(
     make_rule("r", quota=1, partition_by=["ip"])
     assert status(client) == 200
     earlier = cache.current_rules()
-    RuleLimit.objects.update(generation=7)
-    cache.invalidate()
+    update(RuleLimit, generation=7)
     assert uses_up(client)
     monkeypatch.setattr("django_ratelimiter.rules.cache._state.rules", earlier)
     assert reset(ip="127.0.0.1") == ["r"]
@@ -146,8 +145,7 @@ def test_counters_under_a_later_version_of_the_rules(
     ("key", "given"), [("ip", {"ip": "127.0.0.1"}), ("user", {"user": 7}), ("user_or_ip", {"user": 7})]
 )
 def test_a_rate_in_code(reset: Reset, key: str, given: dict[str, Any]) -> None:
-    request = RequestFactory().get("/")
-    request.user = User(pk=7)
+    request = request_of(User(pk=7))
 
     def ask() -> bool:
         return is_ratelimited(request, group="g", key=key, rate="1/h", increment=True)

@@ -19,8 +19,11 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector import collect as module
 from django_ratelimiter.usage.collector.collect import Collected, collect
 from django_ratelimiter.usage.collector.upsert import BucketKey, add
+from tests.making import failing
 
 pytestmark = pytest.mark.django_db
+
+fail = failing(EngineUnavailable("made to fail"))
 
 MINUTE_US = 60_000_000
 START = datetime(2025, 11, 21, 14, 5, tzinfo=UTC)
@@ -283,7 +286,3 @@ def test_rejected_inside_a_transaction(engine: Engine) -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
         collect()
     assert collect() == Collected(batches=1, requests=1)
-
-
-def fail(*args: object, **options: object) -> None:
-    raise EngineUnavailable("made to fail")

@@ -145,6 +145,16 @@ def assert_every_step_was_met(seen: Counter[str]) -> None:
     assert seen["_commit"] >= 2
 
 
+def collect_at_once(others: list[Collector]) -> None:
+    """Collect here and in the other processes."""
+    for other in others:
+        other.start("run")
+    collect()
+    for other in others:
+        assert other.wait()
+        assert other.code == 0
+
+
 def test_killed_before_each_of_its_steps(collector: Callable[[], Collector]) -> None:
     killed, decided, seen = collector(), Outcomes(), Counter[str]()
     for step in range(100):
@@ -192,12 +202,7 @@ def test_three_at_once(collector: Callable[[], Collector]) -> None:
         for _batch in range(8):  # all of one minute, so that they meet at the same rows
             decide(decided, times=1)
             get_engine().take_usage()
-        for other in others:
-            other.start("run")
-        collect()
-        for other in others:
-            assert other.wait()
-            assert other.code == 0
+        collect_at_once(others)
     assert collected() == decided
     assert UsageBucket.objects.count() == 3 * len(LIMITS)
 
@@ -241,12 +246,7 @@ def test_what_is_known_of_partitions_comes_in_once_from_three_at_once(collector:
             charge = Charge(f"{hour}{caller}", LIMITS["many|pro"], usage="many|pro", partition=caller)
             get_engine().check([charge], now_us=hour * HOUR_US)
             decided[caller] += 1
-        for other in others:
-            other.start("run")
-        collect()
-        for other in others:
-            assert other.wait()
-            assert other.code == 0
+        collect_at_once(others)
     for granularity in ("hour", "day"):
         rows = TopPartition.objects.filter(granularity=granularity).values_list("partition", "allowed")
         found = Counter[str]()

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,6 @@ from django.test import RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_ratelimiter import backend, limiter
-from django_ratelimiter.decision import Decision
 from django_ratelimiter.engine import Charge, Engine, Limit, MemoryEngine, usage
 from django_ratelimiter.engine.calendars import window_at
 from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
@@ -33,11 +33,10 @@ from django_ratelimiter.plans import CallerIdentity
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.collector.prune import prune
 from django_ratelimiter.usage.times import now
-from tests.making import MakeRule
+from tests.counting import usage_of
+from tests.making import MakeRule, request_of
 from tests.pages import PAGES, blocks, section
-from tests.usage.test_one_outcome import outage
-
-Check = Callable[..., Decision]
+from tests.usage.test_one_outcome import Check, outage
 
 LIMIT, LATER = Limit(10_000, 86_400, "fixed_window"), 5 * 10**15
 ADDRESSES = [f"192.0.2.{number}" for number in range(7)]
@@ -47,17 +46,10 @@ def get(address: str = ADDRESSES[0], **extra: Any) -> Any:
     return RequestFactory().get("/", REMOTE_ADDR=address, **extra)
 
 
-@pytest.fixture(params=["memory", "redis", "in hand"])
-def rule(request: pytest.FixtureRequest, make_rule: MakeRule) -> Callable[..., None]:
-    """Make a rule with exact usage, on an engine of each kind; and with units in hand."""
-    if request.param == "memory":
-        request.getfixturevalue("clock")
-    in_hand = {"sync_interval_ms": 60_000} if request.param == "in hand" else {}
-
-    def make(slug: str, **fields: Any) -> None:
-        make_rule(slug, **{"quota": 10_000, "partition_by": ["ip"], "exact_usage": True, **in_hand, **fields})
-
-    return make
+@pytest.fixture
+def exactly(rule: Callable[..., None]) -> Callable[..., None]:
+    """Make a rule with exact usage."""
+    return partial(rule, exact_usage=True)
 
 
 def collect_now() -> None:
@@ -79,10 +71,10 @@ def counted(rule: str) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_each_caller_is_counted_as_a_recount_does(rule: Callable[..., None], check: Check) -> None:
-    rule("site", cost=2)
-    rule("tokens", scope="tokens")
-    rule("view", quota=9, scope="view")
+def test_each_caller_is_counted_as_a_recount_does(exactly: Callable[..., None], check: Check) -> None:
+    exactly("site", cost=2)
+    exactly("tokens", scope="tokens")
+    exactly("view", quota=9, scope="view")
     chance, done = random.Random(3), {slug: Counter[tuple[str, int]]() for slug in ("site", "tokens", "view")}
     for _ in range(60):
         request, cost = get(address := chance.choice(ADDRESSES)), chance.randint(1, 9)
@@ -107,8 +99,8 @@ def is_exempt(identity: CallerIdentity) -> bool:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_exempt_request_of_a_caller_is_counted_without_units(rule: Callable[..., None], check: Check) -> None:
-    rule("site", quota=2, cost=2)
+def test_exempt_request_of_a_caller_is_counted_without_units(exactly: Callable[..., None], check: Check) -> None:
+    exactly("site", quota=2, cost=2)
     AccessEntry.objects.create(action="allow", kind="ip", value=ADDRESSES[1])
     with override_settings(RATELIMITER={**settings.RATELIMITER, "EXEMPT": f"{__name__}.is_exempt"}):
         assert [check(get(address)).allowed for address in (*ADDRESSES[:2], *ADDRESSES[:3], ADDRESSES[2])] == [
@@ -164,9 +156,7 @@ def test_callers_without_the_value_are_counted_by_address_or_not_at_all(make_rul
         make_rule(slug, quota=9, partition_by=["user"], missing_partition=missing, exact_usage=True, mode="shadow")
     user = get_user_model().objects.create_user("ann")
     for who in (None, user):
-        request = get()
-        request.user = who
-        check(request)
+        check(request_of(who, REMOTE_ADDR=ADDRESSES[0]))
     collect_now()
     assert {*CallerUsage.objects.values_list("rule_slug", "identity", "value")} == {
         ("by-ip", "ip", ADDRESSES[0]), ("by-ip", "user", str(user.pk)), ("rejects", "user", str(user.pk))
@@ -179,17 +169,14 @@ def exact(slug: str, caller: str, **options: Any) -> Charge:
 
 
 def walk(engine: Engine) -> list[usage.UsageCount]:
-    chance, counts, so_far = random.Random(5), list[usage.UsageCount](), ()
+    chance, so_far = random.Random(5), ()
     for number in range(200):
         charges = [exact(slug, f"user:{chance.randrange(5)}", usual_cost=1) for slug in "ab" if chance.random() < 0.8]
         charges = [each._replace(cost=chance.choice([0, 1, 1, 7, 20_000])) for each in charges]
         call = Call.of([*charges, Charge("plain", LIMIT, usage="plain|")]).continuing(so_far if number % 3 else ())
         answer = engine.check(call, now_us=(29_000_000 * 60 + 7 * number) * 1_000_000)
         so_far = () if answer.is_rejected else usage.continued((), answer, is_rejected=False)  # type: ignore[attr-defined]
-    for batch in engine.take_usage(now_us=LATER):
-        counts += engine.read_usage(batch)
-        engine.drop_usage(batch)
-    return sorted(counts)
+    return usage_of(engine)
 
 
 def test_engines_count_callers_alike(redis_client: redis.Redis) -> None:
@@ -218,8 +205,7 @@ def test_filled_call_counts_as_its_charges(redis_client: redis.Redis) -> None:
         assert packed.count(f"a|{usage.CALLER}{partition}{partition.tail}".encode()) == 1
         assert packed.count(f"b|{usage.CALLER}{partition}{partition.tail}".encode()) == 2
         engine.check(call)
-    batches = engine.take_usage(now_us=LATER)
-    counts = [each for batch in batches for each in engine.read_usage(batch) if usage.CALLER in each.label]
+    counts = [each for each in usage_of(engine) if usage.CALLER in each.label]
     assert sum(count.allowed for count in counts) == 80
     assert sum(count.units for count in counts) == 40 + 3 * 40
 
@@ -230,14 +216,11 @@ def test_callers_beyond_the_maximum_are_counted_together(redis_client: redis.Red
     for engine in (RedisEngine(redis_client, namespace="test"), MemoryEngine()):
         for caller in range(100):
             engine.check([exact("a", f"user:{caller}"), exact("b", "user:0")], now_us=10**15)
-        [batch] = engine.take_usage(now_us=LATER)
-        callers = Counter({each.label[:25]: each.allowed for each in engine.read_usage(batch)})
+        callers = Counter({each.label[:25]: each.allowed for each in usage_of(engine)})
         assert callers["a|\v"] == 38
         assert sum(callers.values()) == 200
-        engine.drop_usage(batch)
         engine.check([exact("a", "user:9")], now_us=10**15)  # told apart again
-        [batch] = engine.take_usage(now_us=LATER)
-        assert [each.label[3:25] for each in engine.read_usage(batch)] == [digest("user:9")]
+        assert [each.label[3:25] for each in usage_of(engine)] == [digest("user:9")]
     assert not redis_client.hexists("{test:0}:recent", "callers\n")
 
 
@@ -287,9 +270,7 @@ def test_recipe_makes_an_invoice_and_a_view_for_programs(admin_user: User) -> No
         CallerUsage.objects.create(**row, allowed=2, units=5)
     found = [*names["invoice"](SimpleNamespace(pk=7), start, start + timedelta(days=31))]
     assert found == [{"rule_slug": "orders", "requests": 4, "used": 10}]
-    request = RequestFactory().get("/usage/")
-    request.user = admin_user
-    rows = names["CallerUsageViewSet"].as_view({"get": "list"})(request).data
+    rows = names["CallerUsageViewSet"].as_view({"get": "list"})(request_of(admin_user)).data
     assert [(row["value"], row["units"]) for row in rows if row["value"] == "8"] == [("8", 5)]
     assert len(rows) == 5
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +9,15 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AnonymousUser
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 
 from django_ratelimiter import backend
 from django_ratelimiter.decision import Decision
-from django_ratelimiter.engine.base import UsageCount
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, UsageBucket, UsageTotal
 from django_ratelimiter.usage.collector.collect import collect
-from tests.making import Clock, MakeRule
+from tests.counting import sums_of
+from tests.making import Clock, MakeRule, request_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,9 +43,7 @@ def rules(make_rule: MakeRule) -> None:
 
 
 def get(user: Any = None) -> Any:
-    request = RequestFactory().get("/", REMOTE_ADDR="192.0.2.7")
-    request.user = user
-    return request
+    return request_of(user, REMOTE_ADDR="192.0.2.7")
 
 
 @pytest.mark.usefixtures("rules")
@@ -95,7 +92,7 @@ def test_body_rule_that_rejects_corrects_the_others(make_rule: MakeRule, check: 
 def test_access_entry_that_denies_a_later_call_corrects_the_earlier(
     make_rule: MakeRule, check: Check, clock: Clock
 ) -> None:
-    make_rule("site", quota=30, partition_by=["ip"])
+    make_rule("site", quota=30, partition_by=["ip"], cost=4)
     make_rule("view", quota=30, partition_by=["user"], scope="view")
     user = get_user_model().objects.create_user("ann")
     AccessEntry.objects.create(action="deny", kind="user", value=str(user.pk))
@@ -105,19 +102,13 @@ def test_access_entry_that_denies_a_later_call_corrects_the_earlier(
     clock.sleep(60)
     collect()
     assert (rows("site"), rows("view")) == ([(0, 0, 1)], [])
+    assert UsageBucket.objects.get(granularity="minute").units == 0
     assert requests() == [(0, 1)]
 
 
-def counted() -> dict[str, tuple[int, int, int]]:
+def counted() -> dict[str, tuple[int, ...]]:
     """What the engine on Redis has counted: allowed, rejected, and rejected by another, by rule."""
-    engine: Any = backend.get_engine()
-    engine.flush()
-    totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for batch in engine.take_usage(now_us=10**16):
-        for count in engine.read_usage(batch):
-            counts = count.allowed, count.rejected, count.rejected_by_other
-            totals[count.label] = [sum(both) for both in zip(totals[count.label], counts, strict=True)]
-    return {label.removesuffix("|"): tuple(counts) for label, counts in totals.items()}  # type: ignore[misc]
+    return sums_of(backend.get_engine(), "allowed", "rejected", "rejected_by_other")
 
 
 def test_units_in_hand_are_corrected_too(make_rule: MakeRule, check: Check) -> None:
@@ -160,30 +151,3 @@ def test_call_without_reply_takes_nothing_back_twice(check: Check, is_lost: bool
     # If it is not known what Redis has counted, the request is counted once more; never less than once.
     assert found["site"] == ((1, 0, 2) if is_lost else (1, 0, 1))
     assert found["view"] == ((1, 2, 0) if is_lost else (1, 1, 0))
-
-
-def test_calls_without_the_engine_are_corrected_in_this_process(make_rule: MakeRule, check: Check) -> None:
-    make_rule("open", quota=1, partition_by=["ip"], failure_policy="open")
-    make_rule("local", quota=9, partition_by=["ip"], failure_policy="local")
-    make_rule("view", quota=9, partition_by=["ip"], scope="view", failure_policy="closed")
-    with outage():
-        assert check(request := get()).allowed
-        assert not check(request, scope="view").allowed
-    assert counted() == {"open": (0, 0, 1), "local": (0, 0, 1), "view": (0, 1, 0)}
-
-
-@pytest.mark.urls("tests.entry_points.drf_views")
-@pytest.mark.usefixtures("people")
-def test_second_stage_that_rejects_corrects_the_first(client: Client, make_rule: MakeRule) -> None:
-    from tests.entry_points.drf_views import gets, rates
-
-    make_rule("per-ip", quota=30, partition_by=["ip"])
-    make_rule("per-user", quota=2, partition_by=["user"])
-    with rates:
-        assert gets(client, "/user/", 4, X_Name="ann") == [200, 200, 429, 429]
-    engine: Any = backend.get_engine()
-    [batch] = engine.take_usage(now_us=10**16)
-    found = {count.label: count for count in engine.read_usage(batch)}
-    minute = found["per-ip|"].minute
-    assert found["per-ip|"] == UsageCount(minute, "per-ip|", allowed=2, rejected_by_other=2)
-    assert found["per-user|"] == UsageCount(minute, "per-user|", allowed=2, rejected=2)

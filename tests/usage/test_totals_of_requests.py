@@ -27,7 +27,7 @@ from django_ratelimiter.usage.reports.report import Report
 from django_ratelimiter.usage.reports.totals import Figures, last
 
 from ..entry_points.drf_views import gets, rates
-from ..making import Clock, MakeRule
+from ..making import Clock, MakeRule, failing, request_of
 
 FIRST = 29_000_000
 LIMIT = Limit(2, 366 * 86_400, "fixed_window")
@@ -78,11 +78,7 @@ def test_without_the_engine_too(
     make_rule("view", quota=9, partition_by=["ip"], scope="view", failure_policy="open")
     request = RequestFactory().get("/", REMOTE_ADDR="192.0.2.7")
     check(request)
-
-    def gone(*_given: Any, **_options: Any) -> Any:
-        raise EngineUnavailable("out of reach")
-
-    monkeypatch.setattr(backend.get_engine(), "check", gone)
+    monkeypatch.setattr(backend.get_engine(), "check", failing(EngineUnavailable("out of reach")))
     check(request, scope="view")
     fields = {field: calls for _minute, field, calls in backend.usage_buffer.lease().entries}  # type: ignore[union-attr]
     assert [count[2:] for count in requests_of(FIRST, fields)] == [
@@ -232,9 +228,7 @@ def test_each_request_counts_once_for_each_identity_of_its_caller(
     make_rule("all", quota=9, partition_by=[])
     user = get_user_model().objects.create_user("ada")
     for _ in range(3):
-        request = RequestFactory().get("/", REMOTE_ADDR="192.0.2.7")
-        request.user = user
-        check(request)
+        check(request := request_of(user, REMOTE_ADDR="192.0.2.7"))
         check(request, scope="view")
     clock.sleep(60)
     for _ in range(2):

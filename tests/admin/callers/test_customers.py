@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC
-from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group, User
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client, RequestFactory
@@ -40,8 +39,8 @@ from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.browser import Browser
 
 from ...test_unreachable import unreachable
-from ..pages import IN_BROWSER, open_as, page_of, shown, text_of
-from .page import CALLER, ask, links, press, save
+from ..pages import IN_BROWSER, open_as, page_of, permit, shown, text_of
+from .page import CALLER, add_rule, ask, links, press, save
 
 pytestmark = pytest.mark.django_db
 
@@ -108,12 +107,8 @@ def acme(configure: Callable[..., None], free: Tier) -> Group:
     return acme
 
 
-def rule(slug: str, *names: str, quota: int = 3, **limit: Any) -> Rule:
-    found = Rule(slug=slug, name=slug.title(), mode="enforce", partition_by=names, path_kind="exact", path="/")
-    found.save()
-    limit = limit or {"window_seconds": Decimal(3600)}
-    RuleLimit.objects.create(rule=found, quota=quota, algorithm="fixed_window", **limit)
-    return found
+def rule(slug: str, *names: str, quota: int = 3, **limit: Any) -> None:
+    add_rule(slug, quota, limit, partition_by=names)
 
 
 def ask_by_key(key: str, times: int = 1) -> None:
@@ -240,7 +235,7 @@ def test_callers_are_named_by_rows_primary_keys_and_texts(
 ) -> None:
     bob = acme.user_set.get(username="bob")
     ask(bob, 3)
-    named = f"{key._meta.label}:{key.pk}"
+    named = f"django_ratelimiter.Tier:{key.pk}"
     for as_bob in (bob, bob.pk, str(bob.pk)):
         for as_key in (key, key.pk, named, f"value:{named}"):
             monkeypatch.setattr(f"{__name__}.pairs", [("user", as_bob), ("api_key", as_key)])
@@ -328,7 +323,7 @@ def test_a_key_that_is_a_row_is_named_by_it_for_who_may_see_it(
 def test_a_key_that_is_a_row_is_found_by_its_text_and_by_its_own_admin(
     admin_client: Client, key: Tier, operator: Callable[..., Client]
 ) -> None:
-    named = f"{key._meta.label}:{key.pk}"
+    named = f"django_ratelimiter.Tier:{key.pk}"
     url = f"{CALLER}?kind=api_key&value=value%3A{named.replace(':', '%3A')}"
     assert "Nothing matches" in text_of(admin_client.post(SEARCH, {"q": "auth.User:1"}))  # of another model
     for text in (named, f"api_key:{named}", "Key 5", "api_key:ey 5"):
@@ -403,8 +398,7 @@ def test_a_customer_is_found_by_what_its_own_admin_searches(
     client = operator("unblock_caller")
     assert "Acme" not in shown(found(client, "acm", suggest="1"))
     assert "Nothing matches" in text_of(found(client, "acme"))
-    agent = User.objects.get(username="operator")
-    agent.user_permissions.set(Permission.objects.filter(codename__in=["unblock_caller", "view_group"]))
+    permit("unblock_caller", "view_group")
     assert found(client, "acme")["Location"].endswith(page(acme))
 
 
@@ -414,9 +408,7 @@ def test_names_of_customers_are_for_who_may_see_them(acme: Group, operator: Call
     assert "Acme" not in shown(client.get(page(acme)))
     assert "ann" not in text_of(client.get(page(acme)))
     for codename in ("view_group", "reveal_caller"):
-        User.objects.get(username="operator").user_permissions.set(
-            Permission.objects.filter(codename__in=["unblock_caller", codename])
-        )
+        permit("unblock_caller", codename)
         assert "<h1>Customer Acme Ltd</h1>" in shown(client.get(page(acme)))
 
 
@@ -482,7 +474,6 @@ def test_a_page_with_300_rules_fits_on_three_screens(
     for user in acme.user_set.all():
         ask(user)
     ask_by_key("secret-7")
-    window.resize(1280, 900)
     open_as(window, admin_user.username, f"{live_server}{page(acme)}")
     assert window.script("return document.querySelectorAll('#content-main tbody tr').length") > 100
     assert window.script("return document.documentElement.scrollHeight") <= 3 * 900

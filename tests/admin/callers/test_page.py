@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ratelimiter import limiter
 from django_ratelimiter.admin.formatting import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
@@ -33,9 +32,10 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now
 from django_ratelimiter.values.digests import whole
 
+from ...making import update
 from ...test_unreachable import unreachable
 from ..pages import shown
-from .page import CALLER, ask, press
+from .page import CALLER, add_rule, ask, press
 
 pytestmark = pytest.mark.django_db
 
@@ -198,18 +198,9 @@ def words(response: Any) -> str:
 @pytest.fixture
 def shared(free: Tier) -> Rule:
     """One counter for all callers, which is used up for those in no tier."""
-    rule = Rule.objects.create(slug="shared", name="Shared", mode="enforce", path_kind="exact", path="/")
-    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=Decimal(3600), algorithm="fixed_window")
-    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(3600), algorithm="fixed_window")
+    rule = add_rule("shared", 2)
+    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=3_600, algorithm="fixed_window")
     return rule
-
-
-def use_up() -> None:
-    request = RequestFactory().get("/")
-    request.user = AnonymousUser()
-    for _ in range(3):
-        request.__dict__.pop("ratelimit", None)
-        limiter.check(request)
 
 
 def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, shared: Rule) -> None:
@@ -227,7 +218,7 @@ def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, s
 
 
 def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
-    use_up()
+    ask(AnonymousUser(), 3)
     for value in ("424242", "id%3A424242", "nobody-of-this-name"):
         text = words(admin_client.get(f"{CALLER}?kind=user&value={value}"))
         assert "There is no such user, and no rule has counted requests with this key recently." in text
@@ -268,9 +259,8 @@ def test_a_digest_leads_to_whom_one_may_know(
 
 def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client, page: str, ann: User) -> None:
     Rule.objects.update(mode="off")
-    rule = Rule.objects.create(slug="site", name="Site", mode="enforce", path_kind="exact", path="/")
-    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
-    use_up()
+    add_rule("site", 1)
+    ask(AnonymousUser(), 3)
     text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
     assert "No counter of this caller alone rejects requests now. / is at its limit until " in text
     assert "by the rule Site : all callers share its counter, which can only be reset for everybody." in text
@@ -279,13 +269,10 @@ def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client,
 
 
 def test_the_first_line_says_when_each_rule_passes(admin_client: Client, page: str, ann: User, free: Tier) -> None:
-    rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
-    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=LONG, algorithm="fixed_window")
-    RuleLimit.objects.filter(rule__slug="export").update(quota=4)
-    cache.invalidate()
+    add_rule("weekly", 1, {"window_seconds": LONG}, partition_by=["user"])
+    update(RuleLimit.objects.filter(rule__slug="export"), quota=4)
     ask(ann, 1)
-    RuleLimit.objects.filter(rule__slug="export").update(quota=3)
-    cache.invalidate()
+    update(RuleLimit.objects.filter(rule__slug="export"), quota=3)
     response = admin_client.get(page)
     state = response.context["state"]
     ends = {each.name: each.until for each in state["own"]}

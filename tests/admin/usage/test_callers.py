@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -28,7 +26,7 @@ from django_ratelimiter.values.digests import alias_of
 from ..pages import text_of
 from .test_admin import REPORT
 from .test_pages import count as bucket
-from .test_pages import weigh
+from .test_pages import file_of, weigh
 
 pytestmark = pytest.mark.django_db
 
@@ -113,8 +111,7 @@ def test_caller_has_a_chart_by_day(seer: Client, ann: str) -> None:
 
 
 def test_file_has_every_caller(seer: Client, ann: str) -> None:
-    url = reverse("admin:django_ratelimiter_usage_data", args=["callers"])
-    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    found = file_of(seer, "callers", "period=last-month")
     assert [row["value"] for row in found] == [ann, "2001:db8::/64", str(int(ann) + 1)]
     assert found[0] == {
         "rule_slug": "orders", "caller": f"user: ann (id {ann})", "identity": "user", "value": ann,
@@ -156,8 +153,7 @@ def test_callers_have_names_only_for_who_may_see_them(seer: Client, ann: str) ->
     assert names[:2] == [shown, "IP address: 2001:db8::/64"]
     User.objects.get(username="operator").user_permissions.remove(Permission.objects.get(codename="reveal_caller"))
     assert rows(seer.get(PAGE, {"period": "last-month"}))[0][0] == shown
-    url = reverse("admin:django_ratelimiter_usage_data", args=["callers"])
-    found = [*csv.DictReader(io.StringIO(seer.get(url, {"period": "last-month"}).content.decode()))]
+    found = file_of(seer, "callers", "period=last-month")
     assert {row["value"] for row in found} == {""}
 
 

@@ -133,6 +133,14 @@ class TestCallers:
         assert page.count('aria-current="true"') == 1
 
 
+def file_of(client: Client, table: str, query: str) -> list[dict[str, str]]:
+    """The rows of a table as a file."""
+    response = client.get(f"{REPORT}{table}.csv?{query}")
+    assert response["Content-Type"] == "text/csv; charset=utf-8"
+    assert response["Content-Disposition"] == f'attachment; filename="usage-{table}.csv"'
+    return [*csv.DictReader(io.StringIO(response.content.decode()))]
+
+
 class TestData:
     @pytest.fixture(autouse=True)
     def _usage(self) -> None:
@@ -141,17 +149,11 @@ class TestData:
         count(3 * HOUR, allowed=50, rejected=50, shadow_rejected=1, soft_exceeded=2, degraded=3)
         weigh(3 * HOUR, "aaaa", 10, 1)
 
-    def rows(self, staff: Client, table: str, query: str) -> list[dict[str, str]]:
-        response = staff.get(f"{REPORT}{table}.csv?{query}")
-        assert response["Content-Type"] == "text/csv; charset=utf-8"
-        assert response["Content-Disposition"] == f'attachment; filename="usage-{table}.csv"'
-        return [*csv.DictReader(io.StringIO(response.content.decode()))]
-
     def test_totals(self, staff: Client) -> None:
         for each in UsageBucket.objects.values("granularity", "start", "allowed", "rejected", "shadow_rejected"):
             UsageTotal.objects.create(**each, exempt=7)
         assert "<dt>Exempt</dt><dd>7</dd>" in staff.get(f"{REPORT}?period=24h").content.decode()
-        assert self.rows(staff, "totals", "period=24h") == [
+        assert file_of(staff, "totals", "period=24h") == [
             {
                 "rule_slug": "search",
                 "tier_slug": "free",
@@ -169,12 +171,12 @@ class TestData:
         ]
 
     def test_top_callers(self, staff: Client) -> None:
-        [row] = self.rows(staff, "top", "period=7d&rule=search")
+        [row] = file_of(staff, "top", "period=7d&rule=search")
         assert [*row.values()] == ["aaaa", "11", "10", "1", "no", str(11 / 152), "", "aaaa"]
 
     def test_moments_are_in_utc(self, staff: Client) -> None:
         with timezone.override("Asia/Tokyo"):
-            series = self.rows(staff, "series", "period=1h")
+            series = file_of(staff, "series", "period=1h")
         assert datetime.fromisoformat(series[0]["start"]) == last(HOUR).start
         assert series[0]["start"].endswith("Z")
         assert len(series) == 60
@@ -189,7 +191,7 @@ class TestData:
     def test_no_spreadsheet_takes_a_name_for_a_formula(self, staff: Client) -> None:
         for rule, tier in (("=1+1", "@x"), ("-1+1", "-1.5"), ("+1\t", "::1-\r")):
             count(3 * HOUR, rule=rule, tier=tier, allowed=1)
-        found = sorted((row["rule_slug"], row["tier_slug"]) for row in self.rows(staff, "totals", ""))
+        found = sorted((row["rule_slug"], row["tier_slug"]) for row in file_of(staff, "totals", ""))
         assert found == [("'+1\\t", r"::1-\r"), ("'-1+1", "-1.5"), ("'=1+1", "'@x"), ("search", "free")]
 
 
@@ -239,10 +241,6 @@ def rows(client: Client, query: str = "") -> list[dict[str, str]]:
     return [{name: row[name] for name in wanted if row[name]} for row in context["top_partitions"]]
 
 
-def table(client: Client, query: str = "") -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(client.get(f"{REPORT}top.csv?{query}").content.decode())))
-
-
 @pytest.fixture
 def ada() -> str:
     """Whose name is known."""
@@ -279,7 +277,7 @@ def test_top_callers_have_names_only_for_who_may_see_them(operator: Callable[...
     meet("-" + 21 * "x", 3)
     reveals = operator("view_usage_report", "reveal_caller")
     assert [row["name"] for row in rows(reveals)[:1]] == [f"user: ada (id {User.objects.get(username='ada').pk})"]
-    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [
+    assert [row["caller"] for row in file_of(reveals, "top", "period=this-month&identity=user")] == [
         rows(reveals)[0]["name"],
         "'-" + 21 * "x",
     ]
@@ -289,8 +287,11 @@ def test_top_callers_have_names_only_for_who_may_see_them(operator: Callable[...
     Permission.objects.get(codename="reveal_caller").user_set.clear()
     assert "name" not in rows(reveals)[0] | rows(reveals, "?period=last-month")[0]
     written = f"'{ada}" if ada.startswith("-") else ada  # as any other text that a spreadsheet could take for a formula
-    assert [row["caller"] for row in table(reveals, "period=this-month&identity=user")] == [written, "'-" + 21 * "x"]
-    assert table(reveals, "period=this-month") == []  # neither a rule nor an identity
+    assert [row["caller"] for row in file_of(reveals, "top", "period=this-month&identity=user")] == [
+        written,
+        "'-" + 21 * "x",
+    ]
+    assert file_of(reveals, "top", "period=this-month") == []  # neither a rule nor an identity
 
 
 @override_settings(RATELIMITER={"REVEAL": ["user", "header:X-Org"]})
@@ -326,5 +327,5 @@ def test_an_estimate_is_marked_and_a_small_one_is_few_and_comes_last(staff: Clie
     ]
     assert [row["partition"] for row in rows(staff, "?by=rejected")] == ["more", "many", "few"]
     assert "many: about 160 allowed, few rejected" in shown(staff.get(PAGE))
-    found = [" ".join([*each.values()][1:5]) for each in table(staff, "period=this-month&identity=user")[1:]]
+    found = [" ".join([*each.values()][1:5]) for each in file_of(staff, "top", "period=this-month&identity=user")[1:]]
     assert found == ["208 160  yes", "12 12 0 no", "   yes"]

@@ -149,4 +149,4 @@ def test_each_request_is_counted_once(process: Process, engine: Counted, clock: 
     batches = engine.memory.take_usage(now_us=2 * START_US)
     requests = [count[2:5] for batch in batches for count in engine.memory.read_requests(batch)]
     assert [*map(sum, zip(*requests, strict=True))] == [4, 4, 0]  # each request once: allowed, rejected, in shadow
-    assert counts(engine) == {"exact|": (4, 0, 0, 0), "near|": (4, 0, 0, 0), "local|": (4, 4, 0, 0)}
+    assert counts(engine) == {"exact": (4, 0, 0, 0), "near": (4, 0, 0, 0), "local": (4, 4, 0, 0)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
+from tests.counting import usage_of
 from tests.engine.trio import HOUR
 
 MINUTE = 60_000_000
@@ -20,14 +22,7 @@ LATER = HOUR + 100 * MINUTE
 FIRST = HOUR // MINUTE
 FIVE = Limit(5, 86_400, "fixed_window")
 
-
-def collected(engine: Engine, now_us: int = LATER) -> list[UsageCount]:
-    """Take, read and drop all that waits, as the collector does; sorted."""
-    counts = []
-    for batch in engine.take_usage(now_us=now_us):
-        counts += engine.read_usage(batch)
-        engine.drop_usage(batch)
-    return sorted(counts)
+collected = partial(usage_of, now_us=LATER)
 
 
 def check(engine: Engine, *charges: Charge, times: int = 1, minute: int = 0) -> None:
