@@ -177,7 +177,7 @@ class Samples:
             self._within("start"), rule_slug=self._slug, granularity=Granularity.MINUTE
         ).order_by("start")
         summed = rows.values("start").annotate(requests=Sum(UsageBucket.REQUESTS))
-        if found := [(start, int(requests)) for start, requests in summed.values_list("start", "requests")]:
+        if found := [(start, max(int(requests), 0)) for start, requests in summed.values_list("start", "requests")]:
             yield "", "", found
 
     @cached_property

@@ -36,11 +36,11 @@ class UsageCounts(models.Model):
         _("granularity"), max_length=8, choices=Granularity.choices, default=Granularity.MINUTE
     )
     start: Field[datetime, datetime] = models.DateTimeField(_("start"))
-    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
-    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
-    shadow_rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected in shadow"), default=0)
-    soft_exceeded: Field[int, int] = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
-    degraded: Field[int, int] = models.PositiveBigIntegerField(
+    allowed: Field[int, int] = models.BigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.BigIntegerField(_("rejected"), default=0)
+    shadow_rejected: Field[int, int] = models.BigIntegerField(_("rejected in shadow"), default=0)
+    soft_exceeded: Field[int, int] = models.BigIntegerField(_("soft quota exceeded"), default=0)
+    degraded: Field[int, int] = models.BigIntegerField(
         _("decided without Redis"),
         default=0,
         db_default=0,  # rows written by SQL may omit it
@@ -55,7 +55,7 @@ class UsageTotal(UsageCounts):
 
     COUNTS = (*UsageCounts.COUNTS, "exempt")
 
-    exempt: Field[int, int] = models.PositiveBigIntegerField(_("exempt"), default=0, db_default=0)
+    exempt: Field[int, int] = models.BigIntegerField(_("exempt"), default=0, db_default=0)
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("total of requests")
@@ -84,9 +84,7 @@ class UsageBucket(UsageCounts):
 
     rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
     tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="")
-    rejected_by_other: Field[int, int] = models.PositiveBigIntegerField(
-        _("rejected by another rule"), default=0, db_default=0
-    )
+    rejected_by_other: Field[int, int] = models.BigIntegerField(_("rejected by another rule"), default=0, db_default=0)
     units: Field[int, int] = models.BigIntegerField(_("units"), default=0, db_default=0)
 
     class Meta:
@@ -202,9 +200,9 @@ class CallerUsage(models.Model):
     identity: Field[str, str] = models.CharField(_("identity"), max_length=16, blank=True)
     value: Field[str, str] = models.CharField(_("value"), max_length=200, blank=True)
     hour: Field[datetime, datetime] = models.DateTimeField(_("hour"))
-    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
-    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
-    rejected_by_other: Field[int, int] = models.PositiveBigIntegerField(_("rejected by another rule"), default=0)
+    allowed: Field[int, int] = models.BigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.BigIntegerField(_("rejected"), default=0)
+    rejected_by_other: Field[int, int] = models.BigIntegerField(_("rejected by another rule"), default=0)
     units: Field[int, int] = models.BigIntegerField(_("units"), default=0)
 
     class Meta:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -79,59 +78,38 @@ def test_nothing_to_collect(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    """Whatever their order of names: no row ever counts fewer requests than none."""
+def test_what_takes_counts_back_may_come_before_them(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Shards are listed one after the other, their clocks differ, and one may be out of reach."""
     decide(engine, times=2)
     engine.take_usage()
     engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
     both = engine.take_usage()
     both.sort(key=lambda batch: engine.read_usage(batch)[0].allowed, reverse=bool(first))
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "take_usage", lambda: both)
-        assert collect() == Collected(batches=2, requests=1)
+    for batch in both:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "take_usage", lambda batch=batch: [batch])
+            assert collect().batches == 1
     assert rows() == [("rule", "free", 1, 0, 0, 1)]
     assert engine.take_usage() == []
 
 
-def test_what_takes_counts_back_waits_for_what_could_not_be_added(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decide(engine, times=2)
-    (counted,) = engine.take_usage()
-    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
-    add_once = module._add_once
-
-    def fail_for_counts(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
-        if batch == counted:
-            raise ValueError("made to fail")
-        return add_once(database, batch, counts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_add_once", fail_for_counts)
-        assert collect() == Collected(failed=1)
-    assert collect() == Collected(batches=2, requests=1)
-    assert rows() == [("rule", "free", 1, 0, 0, 1)]
-
-
-@pytest.mark.parametrize("engine", ["memory"], indirect=True)
-def test_corrections_wait_until_all_shards_can_be_read(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a row would not fall below 0, and the counts of the shard that comes back would be too many."""
-    decide(engine, "other|free")
-    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
-    engine.take_usage()
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "missed_shards", 1, raising=False)
-        assert collect() == Collected()
-    decide(engine, times=2)
+def test_batches_may_correct_each_other(engine: Engine) -> None:
+    """As those of two shards do, if each has rejected requests that the other one had allowed."""
+    for rule, other in (("api", "key"), ("key", "api")):
+        decide(engine, f"{rule}|free", times=2)
+        engine.check([], counts=UsageCarry(f"by {rule}", ((START_US // MINUTE_US, f"{other}|free\na", -1),)))
+        engine.take_usage()
     assert collect() == Collected(batches=2, requests=2)
-    assert rows() == [("other", "free", 1, 0, 0, 0), ("rule", "free", 1, 0, 0, 1)]
+    assert rows() == [("api", "free", 1, 0, 0, 1), ("key", "free", 1, 0, 0, 1)]
 
 
 def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:
     """The counts are lost, or so old that their row was deleted."""
     engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))
     assert collect().failed == 0
-    assert rows() == [("rule", "free", 0, 0, 0, 0)]
+    assert rows() == [("rule", "free", -3, 0, 0, 0)]
     assert engine.take_usage() == []
 
 
@@ -140,7 +118,7 @@ def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> 
     key = BucketKey("minute", "rule", "free", START)
     with transaction.atomic():
         add("default", {key: [0] * 7, key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0, 0, 0]})
-    assert rows() == [("rule", "pro", 0, 0, 0, 0)]
+    assert rows() == [("rule", "pro", -1, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,6 @@ class RedisEngine(RedisCore):
     ) -> None:
         super().__init__(namespace, shards if isinstance(client, RedisCluster) else 1, clock, deadline)
         self._client = client
-        #: How many shards the latest `take_usage` has left out.
-        self.missed_shards: int = 0
         self._cluster: ClusterTransport | None = None
         if isinstance(client, RedisCluster):
             self._cluster = cluster_transport(client, self, deadline)
@@ -167,7 +165,6 @@ class RedisEngine(RedisCore):
                 except EngineUnavailable as error:
                     problem, missed = error, missed + len(shards) - number
                     break  # the other shards of this node
-        self.missed_shards = missed
         if problem and missed == self.shards:
             raise problem
         if problem:

@@ -87,19 +87,11 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     engine = get_engine()
     batches = requests = failed = 0
     waiting = list(engine.take_usage())
-    lacks = getattr(engine, "missed_shards", 0) > 0
-    postponed = set()
     for done, batch in enumerate(waiting):
         progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
             totals = engine.read_requests(batch) if hasattr(engine, "read_requests") else []  # some engines have none
-            corrects = any(min(count[2:-1]) < 0 for count in (*counts, *totals))
-            if corrects and (failed or lacks or batch not in postponed):
-                if batch not in postponed:
-                    postponed.add(batch)
-                    waiting.append(batch)  # corrections are collected after what they correct
-                continue  # if one of these could not be read or added, they wait for the next time
             added = _add_once(database, batch, counts, totals)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError, connections
-from django.db.models import Case, F, When
+from django.db.models import F
 
 from ...databases import adding_suffix
 from ...models import UsageBucket
@@ -55,17 +54,12 @@ def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
 
 def add(database: str, totals: Amounts, model: Any = UsageBucket) -> None:
     """Add these numbers to rows, in the caller's transaction. Raises OperationalError if it cannot be done now."""
-    upserts = connections[database].features.supports_update_conflicts
-    changed: dict[Any, Sequence[int]] = {key: totals[key] for key in sorted(totals) if any(totals[key])}
-    # Constraints also check the values of the INSERT, so a new row must not be below 0; but for its units.
-    least = len(model.COUNTS) - ("units" in model.COUNTS)
-    for takes_back, some in groupby(changed, lambda key: min(changed[key][:least]) < 0):
-        keys = list(some)
-        if takes_back or not upserts:
-            _add_one_by_one(database, model, keys, totals)
-            continue
-        for place in range(0, len(keys), MAX_ROWS):
-            _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
+    keys: list[Any] = [key for key in sorted(totals) if any(totals[key])]
+    if not connections[database].features.supports_update_conflicts:
+        _add_one_by_one(database, model, keys, totals)
+        return
+    for place in range(0, len(keys), MAX_ROWS):
+        _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
 
 
 def _add_at_once(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
@@ -91,19 +85,11 @@ def _add_at_once(database: str, model: Any, keys: Sequence[Any], totals: Any) ->
 
 
 def _add_one_by_one(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
-    """Add row by row in key order. No result is below 0: corrected counts may have been lost before."""
     rows = model._default_manager.using(database)
     for key in keys:
         row = rows.filter(**key._asdict())
-        added = {field: _sum(field, amount) for field, amount in zip(model.COUNTS, totals[key], strict=True) if amount}
-        if added and not row.update(**added):
+        added = {field: F(field) + amount for field, amount in zip(model.COUNTS, totals[key], strict=True)}
+        if not row.update(**added):
             rows.bulk_create([model(**key._asdict())], ignore_conflicts=True)
             if row.update(**added) != 1:
                 raise OperationalError(f"The row of {key} was deleted while it was added to.")
-
-
-def _sum(field: str, amount: int) -> Any:
-    if amount > 0 or field == "units":
-        return F(field) + amount
-    # Not the maximum of the difference and 0: MySQL and MariaDB raise an error for unsigned results below 0.
-    return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

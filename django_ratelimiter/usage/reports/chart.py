@@ -59,17 +59,15 @@ class Chart(NamedTuple):
     ticks: list[Tick]
 
 
+#: What a bar consists of, from the bottom, by the names of figures. Those that correct others may be below 0.
+_KINDS: Final = {
+    "allowed": "allowed", "rejected": "rejected", "other": "rejected_by_other", "shadow": "shadow_rejected"
+}  # fmt: skip
+
+
 def draw(points: Sequence[Point]) -> Chart:
     """Return one bar for each point: allowed at the bottom, then rejected, on top what would be rejected."""
-    stacks = [
-        {
-            "allowed": each.allowed,
-            "rejected": each.rejected,
-            "other": each.rejected_by_other,
-            "shadow": each.shadow_rejected,
-        }
-        for each in (point.figures for point in points)
-    ]
+    stacks = [{kind: max(getattr(point.figures, name), 0) for kind, name in _KINDS.items()} for point in points]
     return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
 
 
