@@ -101,7 +101,7 @@ class Caller:
     known: Mapping[str, str] = field(default_factory=dict)
     #: The whole IP address.
     address: str | None = None
-    #: The hash of the key.
+    #: The hash of the key; of a row if it has that.
     api_key: str | None = None
     #: The text for an API key in URLs.
     open_api_key: str = ""
@@ -125,8 +125,9 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """What API_KEY_RESOLVER returned for the key or keys: they share their counters. Empty without a resolver."""
-        return self.value if self.kind == "api_key" and self.value != self.api_key else ""
+        """What API_KEY_RESOLVER returned for the key or keys, which share their counters; "" if it is the key's row."""
+        is_row = self.api_key is not None and self.open_api_key.startswith(RESOLVED)
+        return self.value if self.kind == "api_key" and self.value != self.api_key and not is_row else ""
 
     @property
     def is_one_key(self) -> bool:
@@ -298,12 +299,12 @@ def parts_of(text: str) -> dict[str, str]:
     return found
 
 
-def _caller(kind: str, value: str, parts: Mapping[str, str], user: Any = None, customer: Any = None) -> Caller:
-    """Return the caller, with each value as a request would have it. user, customer: the rows, if they are known."""
+def _caller(kind: str, value: str, parts: Mapping[str, str], row: Any = None, customer: Any = None) -> Caller:
+    """Return the caller, with each value as a request would have it. row: of a user or key. `None` = not known."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address, key = None, _Key("", None, "")
+    address, key, user = None, _Key("", None, ""), row if kind == "user" else None
     if "user" in known:
         known["user"], user = (known["user"], user) if user else _user_of(known["user"])
     if "ip" in known:
@@ -311,6 +312,9 @@ def _caller(kind: str, value: str, parts: Mapping[str, str], user: Any = None, c
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
+        if key.hashed is None:
+            row = row if kind == "api_key" and row else rows_named([key.value]).get(key.value)
+            key = key._replace(hashed=_hash_in(row))
     if "customer" in known:
         customer = customer or row_of(known["customer"])
     elif kind in ("user", "api_key") and settings.CUSTOMER:
@@ -321,6 +325,12 @@ def _caller(kind: str, value: str, parts: Mapping[str, str], user: Any = None, c
     if kind != "partition" and kind in known:
         value = known[kind]
     return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, customer, is_hidden)
+
+
+def _hash_in(row: Any) -> str | None:
+    """Return the hash of an API key in its row; `None` = it has none, or several."""
+    found = [each for each in vars(row).values() if isinstance(each, str) and is_hash(each)] if row else []
+    return found[0] if len(found) == 1 else None
 
 
 def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> Any:
@@ -376,7 +386,7 @@ def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[li
                 raise UnknownCaller(_("it is not known."))
             parts = {**({kind: text} if is_alone else parts_of(text)), "customer": customer.value}
             own = kind if is_alone else "partition"
-            found.append(_caller(own, text, parts, row if kind == "user" else None, customer.customer))
+            found.append(_caller(own, text, parts, row, customer.customer))
         except UnknownCaller as error:
             unread.append(_unread(kind, value, error))
     return found, unread

@@ -5,7 +5,7 @@ The caller's page shows it, and `manage.py ratelimit caller` prints its lines or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ from ..rules.formatting import until_in_words
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from .caller import Caller
-from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejections_of
-from .grounds import Grounds, grounds_of
+from .counters import Blocking, CallerRejection, Counter, Counters, Unread, counters_of, rejected_by_more, rejections_of
+from .grounds import Grounds, grounds_of, may_be_denied
 from .members import Members, read_members
 from .references import Name, labelled, labels_of
 from .reset import LogLine, log_of
@@ -55,6 +55,7 @@ class CallerReport(Grounds):
     own: Sequence[Counter]  # all of its own counters
     blocking: Blocking  # the counters shown that reject the caller now
     members: Members | None  # of a customer
+    unseen: str  # in words, what might block the caller and cannot be read; "" = nothing
 
     @property
     def blocked_shared(self) -> list[RuleRecord]:
@@ -86,18 +87,23 @@ def report_of(caller: Caller) -> CallerReport:
     [grounds] = grounds_of([caller], rules)
     found = counters_of(caller, rules, grounds.entitlement)
     shown = found.of(caller)
-    members = read_members(caller, rules) if caller.kind == "customer" and caller.customer is not None else None
-    known = {name for each in members.found for name in each.caller.known} if members else {*caller.known}
+    is_customer = caller.kind == "customer" and caller.customer is not None
+    members = read_members(caller, rules, grounds.entitlement) if is_customer else None
+    callers = [caller, *(each.caller for each in (members.found if members else ()))]
+    known = {name for each in callers[1:] or callers for name in each.known}
     rejections, problem = list[CallerRejection](), found.problem
+    unseen = [members.unseen if members else may_be_denied([caller])]
     try:
         rejections = rejections_of(caller, found, rules)
+        if of_pairs := rejected_by_more(callers, rules):
+            unseen.append(_("Rules that count by more values have rejected it lately: %s.") % ", ".join(of_pairs))
     except EngineUnavailable as error:
         problem = str(error)
     return CallerReport(
         **vars(grounds),
         caller=caller,
         enforced=rules.enforced,
-        blocked=_is_blocked(caller, grounds, found, members) if rules.enforced else False,
+        blocked=_is_blocked(caller, grounds, found, members, unseen) if rules.enforced else False,
         counters=shown.counters,
         unread=[each for each in found.unread if not {*each.missing} <= known],
         unlimited=found.unlimited,
@@ -108,10 +114,13 @@ def report_of(caller: Caller) -> CallerReport:
         own=found.own,
         blocking=shown.blocking if rules.enforced and not grounds.exempt else Blocking(),
         members=members,
+        unseen=" ".join(filter(None, unseen)),
     )
 
 
-def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Members | None) -> bool | None:
+def _is_blocked(
+    caller: Caller, grounds: Grounds, found: Counters, members: Members | None, unseen: Collection[str]
+) -> bool | None:
     if members is not None and members.blocked:
         return True
     if grounds.access is not None or grounds.exempt:
@@ -120,12 +129,13 @@ def _is_blocked(caller: Caller, grounds: Grounds, found: Counters, members: Memb
         return None
     if found.of(caller).blocking.own:
         return None if grounds.exempt is None else True
-    return None if caller.kind == "digest" or (members is not None and members.unseen) else False
+    return None if caller.kind == "digest" or any(unseen) else False
 
 
 def key_names(caller: Caller, reader: Any = None) -> tuple[str, str]:
     """Return an API key as text, "shop (1a2b3c4d…)", of one of several with whose it is; and whose. "" = no key."""
-    names = [Name("api_key", each) for each in (caller.api_key, caller.owner) if each and caller.kind == "api_key"]
+    key = caller.api_key if caller.owner else caller.value
+    names = [Name("api_key", each) for each in (key, caller.owner) if each and caller.kind == "api_key"]
     labels = labels_of(reader, names)
     texts = [labelled(each, labels) for each in names]
     text = _("%(key)s of %(owner)s") % {"key": texts[0], "owner": texts[1]} if texts[1:] else "".join(texts)
@@ -175,7 +185,7 @@ def _reasons(report: CallerReport) -> Iterator[str]:
             rules = ", ".join(dict.fromkeys(counter.rule.slug for counter in each.blocking.own))
             values = {"name": f"{name.kind} {labelled(name, labels)}", "rules": rules or _("an access entry")}
             yield _("blocked: as %(name)s, by %(rules)s") % values
-        yield from filter(None, [report.members.unseen])
+    yield from filter(None, [report.unseen])
     if who.is_unknown_row:
         yield _("There is no such %s. The counters shown are those of requests with this key.") % who.kind
     if access:

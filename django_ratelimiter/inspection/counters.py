@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import ClassVar, Final, NamedTuple
 
 from ..backend import get_engine
+from ..conf import read_alias
 from ..engine.base import Charge, Verdict
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
@@ -19,6 +20,7 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
+from ..values.partitions import encode_partition
 from ..values.references import reference_of
 from .caller import Caller
 from .references import everybody, recent
@@ -220,8 +222,23 @@ def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[Calle
         (rule.slug, caller.digest_for(rule)): rule for rule in _rules(rules) if rule.is_shared == caller.is_everybody
     }
     rows = sorted((row for row in recent() if (row.rule, row.partition) in known), key=lambda row: -row.at_us)
-    counters = {each.charge.key + each.charge.limit.tag: each for each in found.counters}
-    return [_rejection(row, known[row.rule, row.partition], counters.get(row.counter)) for row in rows[:MAX_SHOWN]]
+    # Those of a customer's user with another tier have another limit, and are on the user's own page.
+    by_tier = caller.kind == "customer"
+    counters = {(each.charge.key + each.charge.limit.tag, by_tier and each.tier): each for each in found.counters}
+    shown = [(row, counters.get((row.counter, by_tier and row.tier))) for row in rows[:MAX_SHOWN]]
+    return [_rejection(row, known[row.rule, row.partition], counter) for row, counter in shown]
+
+
+def rejected_by_more(callers: Sequence[Caller], rules: RuleSet) -> list[str]:
+    """Return the names of rules that reject one of these callers lately, by more values than are known of it.
+
+    Raises EngineUnavailable.
+    """
+    several = {rule.slug: rule for rule in _rules(rules) if rule.mode == "enforce" and len(rule.partition_by) > 1}
+    lately = [(several[row.rule], row.partition) for row in recent() if row.rule in several and not row.shadow]
+    found = [(rule, {*(read_alias(who) or "").split("|")}) for rule, who in lately]
+    known = [(each, {encode_partition([pair]) for pair in each.known.items()}) for each in callers]
+    return sorted({rule.name for rule, parts in found for each, own in known if each.missing(rule) and parts & own})
 
 
 def _rejection(row: Rejection, rule: RuleRecord, counter: Counter | None) -> CallerRejection:
@@ -262,15 +279,18 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
     return read(_unread(caller, rules, entitlement))
 
 
-def counters_of_members(callers: Sequence[Caller], rules: RuleSet, granted: Sequence[Entitlement]) -> list[Counters]:
+def counters_of_members(
+    callers: Sequence[Caller], rules: RuleSet, granted: Sequence[Entitlement], to_customer: Entitlement
+) -> list[Counters]:
     """Return the counters of each caller of a customer, with their entitlements, in as few calls of the engine.
 
-    Without those that several callers share: of all callers, and of the customer.
+    Without those that all callers share, and those of the customer, if the caller has the same limits there.
     """
     parts = []
     for caller, entitlement in zip(callers, granted, strict=True):
         found = _unread(caller, rules, entitlement).counters
-        parts.append([each for each in found if {*each.rule.partition_by} - {"customer"}])
+        own = {"customer"} if entitlement == to_customer else set()
+        parts.append([each for each in found if {*each.rule.partition_by} - own])
     together = read(Counters([*chain(*parts)]))
     counters = iter(together.counters)
     return [Counters(list(islice(counters, len(part))), problem=together.problem) for part in parts]

@@ -17,6 +17,7 @@ from django.contrib.auth import get_user_model
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Right
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ..databases import is_beside_users
 from ..logs import logger
@@ -147,6 +148,15 @@ def _grounds_of(
     access = row_of(records.lookup(*whom, digests_of=caller.digests_by, customer=customer))
     exempt = access is None and is_proven and find_exemption(identity)
     return Grounds(entitlement, tier, assignments, entries, access, exempt)
+
+
+def may_be_denied(callers: Iterable[Caller]) -> str:
+    """Return in words that an access entry may deny one of these API keys, whose hash is not known; "" = none does."""
+    if any(each.kind == "api_key" and each.api_key is None for each in callers):
+        not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        if AccessEntry.objects.filter(not_over, kind="api_key", action="deny").exists():
+            return _("Access entries deny API keys by their hash, which is not known here.")
+    return ""
 
 
 def _names_of(caller: Caller, rules: RuleSet) -> Iterator[tuple[str, Any]]:

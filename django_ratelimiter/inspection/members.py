@@ -19,10 +19,11 @@ from ..identity import digest
 from ..logs import logger
 from ..rules import inline
 from ..rules.ruleset import RuleSet
+from ..rules.tiers import Entitlement
 from ..values.partitions import encode_partition
 from .caller import Caller, UnknownCaller, member_in, members_of
 from .counters import Blocking, Counter, counters_of_members
-from .grounds import Grounds, grounds_of
+from .grounds import Grounds, grounds_of, may_be_denied
 from .references import recent
 
 #: Maximum number of callers of a customer that are read.
@@ -62,8 +63,11 @@ class Members(NamedTuple):
         return [each for each in self.found if each.is_blocked]
 
 
-def read_members(customer: Caller, rules: RuleSet) -> Members:
-    """Return the callers of a customer; without CUSTOMER_CALLERS none, which is a problem if rules count by them."""
+def read_members(customer: Caller, rules: RuleSet, granted: Entitlement) -> Members:
+    """Return the callers of a customer; without CUSTOMER_CALLERS none, which is a problem if rules count by them.
+
+    granted: to the customer.
+    """
     if settings.CUSTOMER_CALLERS is None:
         active = (rule for rule in (*rules.rules, *inline.registered()) if not rule.is_off)
         are_counted = any({"user", "api_key"} & {*rule.partition_by} for rule in active)
@@ -89,7 +93,7 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
         logger.error("%s", problem)
         return Members(unseen=_unknown(problem))
     grounds = grounds_of(callers, rules)
-    found = counters_of_members(callers, rules, [each.entitlement for each in grounds])
+    found = counters_of_members(callers, rules, [each.entitlement for each in grounds], granted)
     members = [
         Member(caller, each, own.counters, own.blocking if rules.enforced and each.exempt is False else Blocking())
         for caller, each, own in zip(callers, grounds, found, strict=True)
@@ -98,7 +102,7 @@ def read_members(customer: Caller, rules: RuleSet) -> Members:
     problem = next((each.problem for each in found if each.problem), failed)
     text = _("Only %s of its users and keys were looked at: those rejected lately, then others.") % len(looked_at)
     unseen = [*([_unknown(problem)] if problem else []), *([text] if len(looked_at) < len(named) else [])]
-    return Members(members, " ".join([*unseen, *unread, *unknown][:5]))
+    return Members(members, " ".join(filter(None, [may_be_denied(callers), *unseen, *unread, *unknown][:5])))
 
 
 def _unknown(why: object) -> str:

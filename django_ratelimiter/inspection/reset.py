@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter as Counts
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -145,7 +144,11 @@ class Forgotten(NamedTuple):
 def forget(caller: Caller) -> Forgotten:
     """Remove the caller's rows and counters; only the rows if Redis does not answer. It can be repeated."""
     found = counters_now(caller)
-    removed = rows_about(caller, lambda rows: rows.delete()[0])
+    deleted: dict[str, int] = {}
+    for rows in _rows(caller):
+        name = str(rows.model._meta.verbose_name_plural)
+        deleted[name] = deleted.get(name, 0) + rows.delete()[0]
+    removed = [f"{name}: {count}" for name, count in deleted.items() if count]
     problem = found.problem
     if not problem:
         try:
@@ -153,14 +156,6 @@ def forget(caller: Caller) -> Forgotten:
         except EngineUnavailable as error:
             problem = str(error)
     return Forgotten(removed, [*_staying(caller, found)], problem)
-
-
-def rows_about(caller: Caller, act: Callable[[QuerySet[Any]], int] = QuerySet.count) -> list[str]:
-    """Return how many rows about the caller `act` has counted or deleted, of each kind one line."""
-    found = Counts[str]()
-    for rows in _rows(caller):
-        found[str(rows.model._meta.verbose_name_plural)] += act(rows)
-    return [f"{name}: {count}" for name, count in found.items() if count]
 
 
 def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime
-from io import StringIO
 
 import pytest
 from django.contrib.auth.models import User
@@ -24,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def forget(*caller: str) -> str:
-    return manage("forget", *caller, "--no-input")
+    return manage("forget", *caller)
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def test_without_redis_the_rows_are_removed_and_the_rest_is_said(
     add_rule("export", ["user"])
     unknown = "  not known: Redis could not be asked, so counters and names may be stored there"
     with unreachable(), pytest.raises(CommandError, match="Run this again"):
-        call_command("ratelimit", "forget", f"user:{stored}", "--no-input")
+        call_command("ratelimit", "forget", f"user:{stored}")
     assert rows() == [2, 3, 1, 1]
     first, *others = capsys.readouterr().out.splitlines()
     assert (first, unknown in others) == (f"user {stored}: removed from the database alone", True)
@@ -150,37 +148,3 @@ def test_the_command_removes_the_exact_usage_of_a_caller(user: User) -> None:
         CallerUsage.objects.create(rule_slug="export", identity=identity, value=value, hour=hour)
     assert "usage of callers: 2" in forget(f"user:{user.pk}")
     assert sorted(CallerUsage.objects.values_list("identity", "value")) == [("ip", str(user.pk)), ("user", "99")]
-
-
-@pytest.mark.parametrize("answer", ["yes\n", "no\n", ""])
-def test_the_command_says_what_it_will_remove_and_asks(
-    stored: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
-) -> None:
-    CallerUsage.objects.create(
-        rule_slug="export", identity="user", value=stored, hour=datetime(2026, 11, 27, tzinfo=UTC)
-    )
-    before = [*rows(), CallerUsage.objects.count()]
-    monkeypatch.setattr("sys.stdin", StringIO(answer))
-    arguments = ["ratelimit", "forget", f"user:{stored}", "--json"]
-    if answer == "yes\n":
-        call_command(*arguments)
-        assert [*rows(), CallerUsage.objects.count()] == [2, 3, 1, 1, 0]
-    else:
-        with pytest.raises(CommandError, match=r"Nothing was removed\. To remove without a question: --no-input"):
-            call_command(*arguments)
-        assert [*rows(), CallerUsage.objects.count()] == before
-    shown = capsys.readouterr()
-    assert shown.err.splitlines() == [
-        f"user {stored}: these rows will be removed:",
-        "  access entries: 1",
-        "  tier assignments: 3",
-        "  top partitions: 1",
-        "  usage samples: 1",
-        "  usage of callers: 1",
-        "Nothing brings them back, such as usage that invoices need. Enter yes to remove them: ",
-    ]
-    assert set(json.loads(shown.out)) == {"error"} if answer != "yes\n" else {"caller", "removed", "staying", "problem"}
-
-
-def test_nothing_is_asked_where_no_row_is_stored() -> None:
-    assert "nothing was stored" in manage("forget", "ip:192.0.2.4")

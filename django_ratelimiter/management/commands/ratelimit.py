@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from contextlib import suppress
 from functools import partial, partialmethod
@@ -22,7 +21,7 @@ from ...inspection.caller_report import report_of
 from ...inspection.explanation import Explanation, explain, lines_of
 from ...inspection.question import Question, asked, pairs
 from ...inspection.references import Rejected
-from ...inspection.reset import counters_now, forget, rows_about
+from ...inspection.reset import counters_now, forget
 from ...rules import cache
 from ...rules.stored import published
 from ...usage.collector.alerts import Thresholds, lag, send_alerts
@@ -70,10 +69,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         add_file_commands(commands)
         caller = commands.add_parser("caller", help="Show a caller's tier, counters, and whether they are blocked.")
         _add_counted(_add_caller(caller), caller)
-        forgetting = commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays.")
-        _add_caller(forgetting)
-        text = "Remove rows without a question."
-        forgetting.add_argument("--no-input", "--noinput", action="store_false", dest="asks", help=text)
+        _add_caller(commands.add_parser("forget", help="Remove what is stored about a caller, and say what stays."))
         text = "Show what rules would have done to the requests of access logs."
         add_replay(commands.add_parser("replay", help=text))
         for command in commands.choices.values():
@@ -172,12 +168,6 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         kind, value = self._named()
         who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
-        if self._options["asks"] and (rows := rows_about(who)):
-            lines = [f"{_as_typed(who, kind, value)}: these rows will be removed:", *(f"  {line}" for line in rows)]
-            question = "Nothing brings them back, such as usage that invoices need. Enter yes to remove them: "
-            self.stderr.write("\n".join([*lines, question]), str)
-            if sys.stdin.readline().strip() != "yes":
-                raise CommandError("Nothing was removed. To remove without a question: --no-input")
         found = forget(who)
         if who.is_unknown_row and not found.removed and not found.problem:
             raise _no_such(who)
