@@ -34,11 +34,8 @@ MESSAGE: Final = "A request was rejected by %s.%s"
 MAX_NOTIFIED: Final = 10_000
 
 #: Called with the decision of one call, its duration in seconds, and the results of earlier calls for the request; such
-#: as the Prometheus metrics.
-Observer = Callable[[Decision, float, Sequence[Result]], None]
-
-#: `None` = nobody.
-observer: Observer | None = None
+#: as the Prometheus metrics. `None` = nobody.
+observer: Callable[[Decision, float, Sequence[Result]], None] | None = None
 
 
 def tell_observer(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:

@@ -148,9 +148,8 @@ def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     for count in counts:
         rule, _, tier = count.label.partition(CALLER)[0].partition("|")
         for granularity, start in starts_of(count.minute).items():
-            sums = totals.setdefault(
-                BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(UsageBucket.COUNTS)
-            )
+            key = BucketKey(granularity, slug(rule), slug(tier), start)
+            sums = totals.setdefault(key, [0] * len(UsageBucket.COUNTS))
             for place, field in enumerate(UsageBucket.COUNTS):
                 sums[place] += getattr(count, field)
     return totals
