@@ -64,7 +64,7 @@ def test_the_key_of_another_model_is_shown_as_it_is_written(admin_client: Client
 def test_leads_to_the_usage_of_the_callers_month_under_a_rule_that_counts_callers_exactly(
     admin_client: Client, operator: Callable[..., Client], page: str, ann: User
 ) -> None:
-    assert "its usage this month" not in shown(admin_client.get(page))
+    assert "Usage this month" not in shown(admin_client.get(page))
     with cache.editing(User.objects.create_superuser("author"), "rules"):
         Rule.objects.filter(slug="export").update(exact_usage=True)
     day = (timezone.localtime() - timedelta(days=9)).day
@@ -79,7 +79,7 @@ def test_leads_to_the_usage_of_the_callers_month_under_a_rule_that_counts_caller
     usage = admin_client.get(url)
     assert usage.context["chosen"] == f"user: ann (id {ann.pk})"
     assert [usage.context["together"][name] for name in ("requests", "units")] == ["1,103", "1,058"]
-    assert "its usage this month" not in shown(operator("view_caller").get(page))
+    assert "Usage this month" not in shown(operator("view_caller").get(page))
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
