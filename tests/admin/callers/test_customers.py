@@ -424,7 +424,8 @@ def test_lists_of_callers_name_customers_with_one_query(admin_client: Client, ac
         at = {"granularity": "hour", "start": start, "partition": alias, "tail": alias.tail, "allowed": 7}
         TopCaller.objects.create(identity="customer", **at)
         TopPartition.objects.create(rule_slug="orders", **at)
-    top = f"{reverse('admin:django_ratelimiter_usage_top_callers')}?identity=customer&period=24h"
+    TopCaller.objects.create(identity="user", granularity="hour", start=start, partition="x", allowed=9)
+    top = f"{reverse('admin:django_ratelimiter_usage_top_callers')}?period=24h"
     data = reverse("admin:django_ratelimiter_usage_data", args=["top"]) + "?identity=customer&period=24h"
     for url in (reverse("admin:django_ratelimiter_rejections"), top, data):
         with CaptureQueriesContext(connection) as queries:
