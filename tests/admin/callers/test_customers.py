@@ -446,13 +446,20 @@ def test_a_deleted_customer_is_not_green(admin_client: Client, acme: Group) -> N
 
 @pytest.mark.urls("tests.admin.own_site")
 def test_the_projects_own_page_shows_bars_and_leads_to_ours(
-    acme: Group, admin_client: Client, operator: Callable[..., Client]
+    acme: Group, admin_client: Client, operator: Callable[..., Client], configure: Callable[..., None]
 ) -> None:
     rule("orders", "customer", quota=30)
     ask_by_key("secret-7", 12)
     url = f"/office/auth/group/{acme.pk}/change/"
     response = admin_client.get(url)
-    assert "Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
+    assert "not blocked Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
+    rule("exports", "api_key", quota=1)
+    ask_by_key("secret-7", 2)
+    assert "partly blocked Orders" in text_of(admin_client.get(url))
+    configure(EXEMPT="operator.truth")  # everybody
+    assert "exempt Orders" in text_of(admin_client.get(url))
+    AccessEntry.objects.create(action="deny", kind="customer", value=str(acme.pk))
+    assert "denied Orders" in text_of(admin_client.get(url))
     assert f'"{page(acme).replace("/admin/", "/office/")}"' in shown(response)
     assert "django_ratelimiter/control.css" in shown(response)
     assert admin_client.post(url, {"name": "Acme"}).status_code == 302
