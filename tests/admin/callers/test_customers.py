@@ -329,14 +329,11 @@ def test_a_key_that_is_a_row_is_found_by_its_text_and_by_its_own_admin(
     for text in (named, f"api_key:{named}", "Key 5", "api_key:ey 5"):
         assert admin_client.post(SEARCH, {"q": text})["Location"] == url, text
     assert "Key 5</a>" in shown(admin_client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
+    Tier.objects.create(slug="secret-6", name="Key 50")
+    assert admin_client.post(SEARCH, {"q": "key 5"})["Location"] == url
     client = operator("unblock_caller")
     assert client.post(SEARCH, {"q": named})["Location"] == url
     assert "Key 5" not in shown(client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
-
-
-def test_the_command_says_what_names_a_customer(acme: Group) -> None:
-    with pytest.raises(CommandError, match=r"^There is no such customer, .* Give its primary key\.$"):
-        call_command("ratelimit", "caller", "--customer", "Acme Ltd")
 
 
 def test_the_page_makes_as_many_queries_for_a_hundred_callers_and_many_rules(
@@ -387,19 +384,28 @@ def test_a_customer_is_unblocked_denied_and_given_more(admin_client: Client, acm
 
 
 def test_a_customer_is_found_by_what_its_own_admin_searches(
-    admin_client: Client, acme: Group, operator: Callable[..., Client]
+    admin_client: Client, acme: Group, operator: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(client: Client, text: str, **more: str) -> Any:
         return client.post(SEARCH, {"q": text, **more})
 
     for text in ("cme", "customer:Acme", f"customer:{acme.pk}"):
         assert found(admin_client, text)["Location"].endswith(page(acme)), text
-    assert "Acme Ltd</a>" in shown(found(admin_client, "acm", suggest="1"))
+    Group.objects.bulk_create(Group(name=f"{number} Acme Ltd") for number in range(12))
+    typed, sent = shown(found(admin_client, "acme ltd", suggest="1")), shown(found(admin_client, "acme lt"))
+    assert re.findall(">([^<]*)</a>", typed)[:2] == ["Acme Ltd", "11 Acme Ltd"]
+    assert typed.count("At most 10 of each kind are shown") == sent.count("At most 10 of each kind are shown") == 1
     client = operator("unblock_caller")
-    assert "Acme" not in shown(found(client, "acm", suggest="1"))
-    assert "Nothing matches" in text_of(found(client, "acme"))
+    assert "Acme" not in shown(found(client, "acme ltd", suggest="1"))
+    assert "Nothing matches" in text_of(found(client, "acme ltd"))
     permit("unblock_caller", "view_group")
-    assert found(client, "acme")["Location"].endswith(page(acme))
+    assert found(client, "acme ltd")["Location"].endswith(page(acme))
+    fields = ["name__startswith", "user", "^name", "=user__email"]
+    monkeypatch.setattr("django.contrib.auth.admin.GroupAdmin.search_fields", fields)
+    rule("acme", "customer")
+    acme.user_set.update(email="acme")
+    listed = re.findall(r'>([^<]*)</a> <span class="ratelimiter-badge">([^<]*)<', shown(found(admin_client, "ACME")))
+    assert listed == [("Acme", "Rule"), ("Acme Ltd", "Customer"), ("bob", "User"), ("ann", "User")]
 
 
 def test_names_of_customers_are_for_who_may_see_them(acme: Group, operator: Callable[..., Client]) -> None:
@@ -436,7 +442,9 @@ def test_lists_of_callers_name_customers_with_one_query(admin_client: Client, ac
     assert "<h1>Customer Acme Ltd</h1>" in shown(admin_client.get(url))
 
 
-def test_a_deleted_customer_is_not_green(admin_client: Client, acme: Group) -> None:
+def test_a_name_or_a_deleted_row_is_no_customer(admin_client: Client, acme: Group) -> None:
+    with pytest.raises(CommandError, match=r"^There is no such customer, .* Give its primary key\.$"):
+        call_command("ratelimit", "caller", "--customer", "Acme Ltd")
     rule("orders", "customer")
     url = page(acme)
     acme.delete()
