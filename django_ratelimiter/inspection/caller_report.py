@@ -157,18 +157,22 @@ def lines_of(report: CallerReport) -> Iterator[str]:
 def _headline(report: CallerReport) -> tuple[str, str, str]:
     """Return who it is, the digest, and whether the caller is blocked."""
     who, name = report.caller, Name(report.caller.kind, report.caller.value)
-    texts = {
-        True: _("partly blocked") if report.is_partly else _("blocked"),
-        False: _("exempt") if report.exempt else _("not blocked"),
-    }
     shown = key_names(who)[0] or labelled(name, labels_of(None, [name] if who.kind == "customer" else []))
     named = who.kind if who.kind == "digest" else f"{who.kind} {shown}"
-    state = _("whether it is blocked is not known") if report.blocked is None else texts[report.blocked]
+    state = state_in_words(report)
     if who.is_everybody:
         named, state = _("all callers together"), _("they share one counter, so the caller cannot be known from it")
     elif who.is_nobody:
         named, state = _("requests without what the rule %s counts by") % who.rule, _("all of them are rejected")
     return named, who.digest, state
+
+
+def state_in_words(report: CallerReport) -> str:
+    """Return whether the caller is blocked."""
+    if report.blocked:
+        return _("partly blocked") if report.is_partly else _("blocked")
+    free = _("exempt") if report.exempt else _("not blocked")
+    return _("whether it is blocked is not known") if report.blocked is None else free
 
 
 def _reasons(report: CallerReport) -> Iterator[str]:

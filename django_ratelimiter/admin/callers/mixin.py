@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ...customers import value_of
 from ...inspection.caller import caller_of
-from ...inspection.reset import counters_now
+from ...inspection.caller_report import report_of, state_in_words
 from ..viewer import Viewer
 from .rows import bars_of
 
@@ -37,8 +37,9 @@ class CustomerAdminMixin(admin.ModelAdmin):
 
     @admin.display(description=_("used"))
     def rate_limits(self, customer: Any) -> str:
-        """Return the bars and the link as HTML."""
+        """Return the state, the bars and the link as HTML."""
         caller = caller_of("customer", value_of(customer))
         url = Viewer(HttpRequest(), self.admin_site).url("caller", kind=caller.kind, value=caller.value)
-        bars = bars_of(counters_now(caller).counters)
-        return render_to_string("admin/django_ratelimiter/customer_bars.html", {"bars": bars, "url": url})
+        report = report_of(caller)
+        context = {"report": report, "state": state_in_words(report), "bars": bars_of(report.counters), "url": url}
+        return render_to_string("admin/django_ratelimiter/customer_bars.html", context)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
+from django.core.exceptions import FieldError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -68,16 +69,15 @@ def find(text: str, viewer: Viewer) -> list[Match]:
     if len(text) > MAX_SEARCH:
         return [match for match in _references(text, viewer) if match.url]
     kinds, part = _kinds_in(text)
-    found = _matches(_FINDERS, kinds or _EXACTLY, part, viewer)
-    return found or _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)
+    return _matches(kinds or _EXACTLY, part, viewer, _FINDERS) or _matches(kinds, part, viewer, _FINDERS_OF_PARTS)
 
 
 def suggest(text: str, viewer: Viewer) -> list[Match]:
-    """Return the pages of which a part is typed: by names and reasons. A key of an API or a session finds nothing."""
+    """Return the pages of which a part is typed: by names and reasons, whole ones first. No key finds anything."""
     kinds, part = _kinds_in(text.strip())
     if not 2 <= len(part) <= 100 or "\0" in part:
         return []
-    return _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)[:MAX_MATCHES]
+    return _matches(kinds, part, viewer, _FINDERS_OF_NAMES, _FINDERS_OF_PARTS)[:MAX_MATCHES]
 
 
 def _kinds_in(text: str) -> tuple[tuple[str, ...], str]:
@@ -86,26 +86,23 @@ def _kinds_in(text: str) -> tuple[tuple[str, ...], str]:
     return ((kind,), rest.strip()) if colon and kind in KINDS and rest.strip() else ((), text)
 
 
-def _matches(finders: Mapping[str, _Finder], kinds: Iterable[str], text: str, viewer: Viewer) -> list[Match]:
-    """Return what these kinds find, each page once."""
+def _matches(kinds: Iterable[str], text: str, viewer: Viewer, *finders: Mapping[str, _Finder]) -> list[Match]:
+    """Return what these finders find, each page once. kinds: empty = all."""
     found: dict[str, Match] = {}
-    for match in (match for kind in kinds if kind in finders for match in finders[kind](text, viewer)):
+    chosen = (each[kind] for each in finders for kind in kinds or each if kind in each)
+    for match in (match for finder in chosen for match in finder(text, viewer)):
         if match.url:
             found.setdefault(match.url, match)
     return [*found.values()]
 
 
-def _partitions(text: str, viewer: Viewer) -> Iterator[Match]:
-    yield Match(_("Caller"), text, _partition_url(text, viewer))
-
-
-def _partition_url(text: str, viewer: Viewer) -> str:
-    """Return the URL of a partition's page. It contains no keys of sessions and APIs."""
-    try:
+def _partition(text: str, viewer: Viewer) -> Match:
+    """Return the page of a partition. Its URL contains no keys of sessions and APIs."""
+    url = viewer.caller_url("partition", text)
+    with suppress(UnknownCaller):  # the page shows the error
         caller = caller_of("partition", text)
-    except UnknownCaller:  # the page shows the error
-        return viewer.caller_url("partition", text)
-    return viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("partition", text)
+        url = viewer.digest_url(caller.digest) if caller.is_secret else url
+    return Match(_("Caller"), text, url)
 
 
 def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -129,42 +126,48 @@ def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
     yield Match(capfirst(_("IP address")), address, viewer.caller_url("ip", address))
 
 
-def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the rule with this slug or name."""
-    yield from _rules_by(Q(slug=text) | Q(name__iexact=text), viewer)
-
-
-def _rules_like(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the rules whose slug or name contains the text, or that name this view or path."""
-    alike = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
-    yield from _rules_by(alike, viewer)
-
-
-def _rules_by(condition: Q, viewer: Viewer) -> Iterator[Match]:
-    for rule in Rule.objects.filter(condition)[:MAX_MATCHES] if viewer.sees_rules else ():
+def _rules(text: str, viewer: Viewer, *, is_whole: bool = True) -> Iterator[Match]:
+    """Yield the rules with this slug or name; else those that contain the text there, or name this view or path."""
+    meant = Q(slug=text) | Q(name__iexact=text)
+    if not is_whole:
+        meant = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
+    for rule in Rule.objects.filter(meant)[:MAX_MATCHES] if viewer.sees_rules else ():
         yield Match(_("Rule"), rule.name, viewer.url("rule_change", rule.pk))
 
 
 def _exactly(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the user with this login name or primary key, or both; or the customer with this primary key."""
+    """Yield the user with this login name or primary key, or both; the customer with this key; and who is so named."""
     texts = [text] if text.startswith(("id:", "pk:", "name:")) else [f"name:{text}", f"id:{text}"]
     rows = map(find_user, texts) if kind == "user" else [row_of(text)]
     for row in dict.fromkeys(filter(None, rows)):
         yield _found(kind, row, viewer)
+    yield from _named(kind, text, viewer)
 
 
-def _alike(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the first users, customers or API keys that the project's own admin finds, for who may see them there."""
+def _named(kind: str, text: str, viewer: Viewer, *, is_whole: bool = True) -> Iterator[Match]:
+    """Yield the first that the project's own admin finds, for who may see them there. is_whole: by a whole field."""
     model = {"user": get_user_model, "customer": customer_model, "api_key": key_model}[kind]()
     if model is None or not viewer.sees(model) or (kind == "api_key" and model in (get_user_model(), customer_model())):
         return
     request, page = viewer.request, viewer.site.get_model_admin(model)
-    if page.get_search_fields(request):  # else it would list all rows
+    if fields := page.get_search_fields(request):  # else it would list all rows
         rows = page.get_queryset(request).order_by("-pk")
-        rows, may_repeat = page.get_search_results(request, _latest(rows) if "suggest" in request.POST else rows, text)
+        rows = _latest(rows) if "suggest" in request.POST else rows
+        rows, may_repeat = _equal(fields, rows, text) if is_whole else page.get_search_results(request, rows, text)
         first = (rows.distinct() if may_repeat else rows)[:MAX_MATCHES]
         for row in sorted(first, key=lambda row: not str(row).lower().startswith(text.lower())):
             yield _found(kind, row, viewer)
+
+
+def _equal(fields: Iterable[Any], rows: QuerySet[Any], text: str) -> tuple[QuerySet[Any], bool]:
+    """Return the rows of which a search field equals the text, and that they may repeat."""
+    equal = Q(pk__in=())
+    for field in fields:
+        compared = Q((f"{str(field).lstrip('^=@')}__iexact", text))
+        with suppress(FieldError):  # it cannot be compared so, such as one with a lookup of its own
+            rows.filter(compared)
+            equal |= compared
+    return rows.filter(equal), True
 
 
 def _found(kind: str, row: Any, viewer: Viewer) -> Match:
@@ -195,13 +198,13 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
         elif row.user is not None:
             found = _found("user", row.user, viewer)
         else:
-            found = _("Caller"), row.partition, _partition_url(row.partition, viewer)
+            found = _partition(row.partition, viewer)
         kind, name, url = found
         yield Match(kind, f"{row.reason} ({name})" if row.reason else name, url)
 
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the API key, if it is known, or is a row. Its value is what rules count by, never the key itself."""
+    """Yield the API key, if it is known; else rows of this name. Its value is what rules count by, never the key."""
     for row in rows_named([text]).values() if settings.API_KEY_RESOLVER else ():
         if isinstance(row, key_model() or object):
             yield _found("api_key", row, viewer)
@@ -211,6 +214,8 @@ def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
             return
         url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
         yield Match(capfirst(_("API key")), f"{text[:4]}…", url)
+        return
+    yield from _named("api_key", text, viewer)
 
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -244,17 +249,17 @@ _FINDERS: Final[Mapping[str, _Finder]] = {
     "user": partial(_exactly, "user"),
     "api_key": _api_keys,
     "digest": _digests,
-    "partition": _partitions,
+    "partition": lambda text, viewer: [_partition(text, viewer)],
 }
 #: Those that try a text which names no kind; any text may be a partition.
 _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
+#: Those for whole names of rows, which are suggested first.
+_FINDERS_OF_NAMES: Final = {kind: partial(_named, kind) for kind in ("customer", "user", "api_key")}
 #: Those for parts of texts.
 _FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
-    "rule": _rules_like,
-    "customer": partial(_alike, "customer"),
-    "user": partial(_alike, "user"),
-    "api_key": partial(_alike, "api_key"),
+    "rule": partial(_rules, is_whole=False),
+    **{kind: partial(_named, kind, is_whole=False) for kind in _FINDERS_OF_NAMES},
     "assignment": _assignments,
 }
 
@@ -268,10 +273,10 @@ def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     viewer = Viewer(request)
     text = request.POST.get("q", "")
     if "suggest" in request.POST:
-        found = {"matches": suggest(text, viewer)}
+        found = {"matches": suggest(text, viewer), "most": MAX_MATCHES}
         return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
     matches = find(text, viewer)
     if len(matches) == 1:
         return HttpResponseRedirect(matches[0].url)
-    context = {"matches": matches, "searched": bool(text.strip()), **viewer.search_context()}
+    context = {"matches": matches, "most": MAX_MATCHES, "searched": bool(text.strip()), **viewer.search_context()}
     return show(page_of, request, "search", _("Search"), context)

@@ -51,10 +51,24 @@ def usage_rule_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
 
 
 def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
-    """Show the top callers over all rules; of this month, unless a period is given."""
+    """Show the top callers over all rules, by the identity in the query or the first; by default of this month."""
     if "period" not in request.GET:
         request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
-    context = {"periods": choices(request), **top_context(Viewer(request), _report(request, None))}
+    viewer, report = Viewer(request), _report(request, None)
+    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
+    report.identity = request.GET.get("identity") or next(iter(found), "user")
+    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
+    context = {
+        "periods": choices(request),
+        **period_context(viewer, report.period, report.rule),
+        **_top(viewer, report),
+        "identity": labels[report.identity],
+        "may_stand_in": report.identity != "ip",
+        "identities": [
+            (report_url(request, identity=name), capfirst(label), name == report.identity)
+            for name, label in labels.items()
+        ],
+    }
     return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
 
@@ -143,7 +157,7 @@ def _name_in(request: HttpRequest) -> str:
 
 
 #: The identities whose top callers are shown first: people, then what stands for them.
-_FIRST: Final = ("user", "api_key", "ip")
+_FIRST: Final = ("customer", "user", "api_key", "ip")
 
 
 def rule_name(viewer: Viewer, slug: str) -> str:
@@ -162,23 +176,6 @@ def period_context(viewer: Viewer, period: Period, rule: str | None) -> dict[str
         "has_exact": Rule.objects.filter(exact_usage=True, **({"slug": rule} if rule else {})).exists(),
         "fresh": fresh,
         "arrived": ago(fresh.collected_at) if fresh.collected_at else "",
-    }
-
-
-def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the template's context for the top callers over all rules, by the identity in the query or the first."""
-    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
-    report.identity = viewer.request.GET.get("identity") or next(iter(found), _FIRST[0])
-    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
-    return {
-        **period_context(viewer, report.period, report.rule),
-        **_top(viewer, report),
-        "identity": labels[report.identity],
-        "may_stand_in": report.identity != "ip",
-        "identities": [
-            (report_url(viewer.request, identity=name), capfirst(label), name == report.identity)
-            for name, label in labels.items()
-        ],
     }
 
 

@@ -378,14 +378,11 @@ def test_a_key_that_is_a_row_is_found_by_its_text_and_by_its_own_admin(
     for text in (named, f"api_key:{named}", "Key 5", "api_key:ey 5"):
         assert admin_client.post(SEARCH, {"q": text})["Location"] == url, text
     assert "Key 5</a>" in shown(admin_client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
+    Tier.objects.create(slug="secret-6", name="Key 50")
+    assert admin_client.post(SEARCH, {"q": "key 5"})["Location"] == url
     client = operator("unblock_caller")
     assert client.post(SEARCH, {"q": named})["Location"] == url
     assert "Key 5" not in shown(client.post(SEARCH, {"q": "ey 5", "suggest": "1"}))
-
-
-def test_the_command_says_what_names_a_customer(acme: Group) -> None:
-    with pytest.raises(CommandError, match=r"^There is no such customer, .* Give its primary key\.$"):
-        call_command("ratelimit", "caller", "--customer", "Acme Ltd")
 
 
 def test_the_page_makes_as_many_queries_for_a_hundred_callers_and_many_rules(
@@ -436,19 +433,28 @@ def test_a_customer_is_unblocked_denied_and_given_more(admin_client: Client, acm
 
 
 def test_a_customer_is_found_by_what_its_own_admin_searches(
-    admin_client: Client, acme: Group, operator: Callable[..., Client]
+    admin_client: Client, acme: Group, operator: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(client: Client, text: str, **more: str) -> Any:
         return client.post(SEARCH, {"q": text, **more})
 
     for text in ("cme", "customer:Acme", f"customer:{acme.pk}"):
         assert found(admin_client, text)["Location"].endswith(page(acme)), text
-    assert "Acme Ltd</a>" in shown(found(admin_client, "acm", suggest="1"))
+    Group.objects.bulk_create(Group(name=f"{number} Acme Ltd") for number in range(12))
+    typed, sent = shown(found(admin_client, "acme ltd", suggest="1")), shown(found(admin_client, "acme lt"))
+    assert re.findall(">([^<]*)</a>", typed)[:2] == ["Acme Ltd", "11 Acme Ltd"]
+    assert typed.count("At most 10 of each kind are shown") == sent.count("At most 10 of each kind are shown") == 1
     client = operator("unblock_caller")
-    assert "Acme" not in shown(found(client, "acm", suggest="1"))
-    assert "Nothing matches" in text_of(found(client, "acme"))
+    assert "Acme" not in shown(found(client, "acme ltd", suggest="1"))
+    assert "Nothing matches" in text_of(found(client, "acme ltd"))
     permit("unblock_caller", "view_group")
-    assert found(client, "acme")["Location"].endswith(page(acme))
+    assert found(client, "acme ltd")["Location"].endswith(page(acme))
+    fields = ["name__startswith", "user", "^name", "=user__email"]
+    monkeypatch.setattr("django.contrib.auth.admin.GroupAdmin.search_fields", fields)
+    rule("acme", "customer")
+    acme.user_set.update(email="acme")
+    listed = re.findall(r'>([^<]*)</a> <span class="ratelimiter-badge">([^<]*)<', shown(found(admin_client, "ACME")))
+    assert listed == [("Acme", "Rule"), ("Acme Ltd", "Customer"), ("bob", "User"), ("ann", "User")]
 
 
 def test_names_of_customers_are_for_who_may_see_them(acme: Group, operator: Callable[..., Client]) -> None:
@@ -473,7 +479,8 @@ def test_lists_of_callers_name_customers_with_one_query(admin_client: Client, ac
         at = {"granularity": "hour", "start": start, "partition": alias, "tail": alias.tail, "allowed": 7}
         TopCaller.objects.create(identity="customer", **at)
         TopPartition.objects.create(rule_slug="orders", **at)
-    top = f"{reverse('admin:django_ratelimiter_usage_top_callers')}?identity=customer&period=24h"
+    TopCaller.objects.create(identity="user", granularity="hour", start=start, partition="x", allowed=9)
+    top = f"{reverse('admin:django_ratelimiter_usage_top_callers')}?period=24h"
     data = reverse("admin:django_ratelimiter_usage_data", args=["top"]) + "?identity=customer&period=24h"
     for url in (reverse("admin:django_ratelimiter_rejections"), top, data):
         with CaptureQueriesContext(connection) as queries:
@@ -484,7 +491,9 @@ def test_lists_of_callers_name_customers_with_one_query(admin_client: Client, ac
     assert "<h1>Customer Acme Ltd</h1>" in shown(admin_client.get(url))
 
 
-def test_a_deleted_customer_is_not_green(admin_client: Client, acme: Group) -> None:
+def test_a_name_or_a_deleted_row_is_no_customer(admin_client: Client, acme: Group) -> None:
+    with pytest.raises(CommandError, match=r"^There is no such customer, .* Give its primary key\.$"):
+        call_command("ratelimit", "caller", "--customer", "Acme Ltd")
     rule("orders", "customer")
     url = page(acme)
     acme.delete()
@@ -494,13 +503,20 @@ def test_a_deleted_customer_is_not_green(admin_client: Client, acme: Group) -> N
 
 @pytest.mark.urls("tests.admin.own_site")
 def test_the_projects_own_page_shows_bars_and_leads_to_ours(
-    acme: Group, admin_client: Client, operator: Callable[..., Client]
+    acme: Group, admin_client: Client, operator: Callable[..., Client], configure: Callable[..., None]
 ) -> None:
     rule("orders", "customer", quota=30)
     ask_by_key("secret-7", 12)
     url = f"/office/auth/group/{acme.pk}/change/"
     response = admin_client.get(url)
-    assert "Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
+    assert "not blocked Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
+    rule("exports", "api_key", quota=1)
+    ask_by_key("secret-7", 2)
+    assert "partly blocked Orders" in text_of(admin_client.get(url))
+    configure(EXEMPT="operator.truth")  # everybody
+    assert "exempt Orders" in text_of(admin_client.get(url))
+    AccessEntry.objects.create(action="deny", kind="customer", value=str(acme.pk))
+    assert "denied Orders" in text_of(admin_client.get(url))
     assert f'"{page(acme).replace("/admin/", "/office/")}"' in shown(response)
     assert "django_ratelimiter/control.css" in shown(response)
     assert admin_client.post(url, {"name": "Acme"}).status_code == 302

@@ -155,17 +155,18 @@ def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> 
 def test_several_are_listed(admin_client: Client, rule: Rule) -> None:
     User.objects.create_user("export")
     page = shown(admin_client.post(SEARCH, {"q": "export"}))
-    assert "Export</a>" in page
-    assert "export</a>" in page
+    assert re.findall(">([^<]*)</a> <span", page) == ["Export", "export"]
+    assert "At most" not in page
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nobody", "a\0b", "x" * 600, "ip:nonsense", "http://[", "rule:", "99999999999999999999999"]
+    "text", ["", "zz-secret", "a\0b", "x" * 600, "ip:nonsense", "http://[", "rule:", "99999999999999999999999"]
 )
-def test_what_is_known_by_nothing(admin_client: Client, rule: Rule, text: str) -> None:
+def test_what_is_known_by_nothing_is_not_repeated(admin_client: Client, rule: Rule, text: str) -> None:
     response = admin_client.post(SEARCH, {"q": text})
     assert response.status_code == 200
     assert ("Nothing matches this." in shown(response)) is bool(text)
+    assert "zz-secret" not in shown(response)
 
 
 def test_a_page_that_the_site_lacks_is_no_error(
@@ -183,7 +184,3 @@ def test_a_page_that_the_site_lacks_is_no_error(
     monkeypatch.setattr(viewer, "reverse", without)
     assert "Nothing matches" in shown(admin_client.post(SEARCH, {"q": "192.0.2.7"}))
     assert admin_client.post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
-
-
-def test_what_was_typed_is_not_repeated(admin_client: Client, rule: Rule) -> None:
-    assert "zz-secret" not in shown(admin_client.post(SEARCH, {"q": "zz-secret"}))

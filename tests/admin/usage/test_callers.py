@@ -167,9 +167,10 @@ def test_page_says_that_callers_were_not_told_apart(seer: Client, rule: Rule) ->
 
 def test_page_without_a_rule_with_exact_usage_does_not_exist(seer: Client) -> None:
     assert seer.get(PAGE).status_code == 404
-    assert "Usage per caller" not in text_of(seer.get(REPORT))
+    pages = (REPORT, f"{REPORT}top-callers/")
+    assert ["Usage per caller" in text_of(seer.get(each)) for each in pages] == [False, False]
     Rule.objects.create(slug="orders", name="Orders", partition_by=["user"], exact_usage=True)
-    assert "Usage per caller" in text_of(seer.get(REPORT))
+    assert ["Usage per caller" in text_of(seer.get(each)) for each in pages] == [True, True]
     for odd in ({"by": "pk"}, {"rule": "a\0"}):
         assert seer.get(PAGE, odd).status_code == 404
 
