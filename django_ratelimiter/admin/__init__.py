@@ -1,7 +1,7 @@
 """The admin's pages for operators."""
 
 from .callers import tables
-from .callers.mixin import CustomerAdminMixin
+from .callers.tables import CustomerAdminMixin
 from .rules import admin as rule_pages
 from .usage import admin as usage_pages
 
