@@ -122,7 +122,7 @@ def _build() -> Any:
         return engine
     local = LocalCounters(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, usage_buffer=usage_buffer)
     built = LocalFirstEngine(engine, local)
-    atexit.register(built.flush)  # now, as what is registered later runs earlier: the end of the connections is before
+    atexit.register(built.flush)  # only now: it runs before what closes the connections, which is registered by now
     return built
 
 
