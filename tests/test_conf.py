@@ -92,6 +92,7 @@ LOGGED: dict[str, list[Any]] = {
     "API_KEY_RESOLVER": ["account_of", len],
     "TIER_RESOLVER": ["shop.limits:tier_of"],
     "CUSTOMER": ["account", "user.", ["user.account", 1], 1],
+    "EXEMPT": ["is_staff"],
     "IDENTITIES": [
         ["tenant"],
         {"customer": "shop.limits.customer_of"},
@@ -129,6 +130,7 @@ def test_a_wrong_value_is_logged_and_its_default_used(name: str, caplog: pytest.
             assert getattr(settings, name) == default
             [problem] = problems()
         assert problem.entry == name
+        assert ("user." in problem.right) is (name in ("CUSTOMER", "EXEMPT", "TIER_RESOLVER"))
         assert f"RATELIMITER[{name!r}] is {written!r}; it must be {problem.right}." in caplog.text
 
 

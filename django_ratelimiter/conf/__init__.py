@@ -157,6 +157,8 @@ def is_secret(name: str) -> bool:
 
 _RESPONSES: Final = 'None, the dotted path of a callable, or a template\'s name in ".html"'
 _callable: Final = values.optional(values.text(values.DOTTED, "None, or the dotted path of a callable"))
+_PATH: Final = 'None, a path such as "user.is_staff" or "user.profile.plan", or the dotted path of a callable'
+_path: Final = values.optional(values.text(values.DOTTED, _PATH))
 
 
 class Settings:
@@ -198,11 +200,11 @@ class Settings:
     #: Dotted path of a callable(raw key) that returns whether API_KEY_RESOLVER can know the key; None = always asked.
     API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
-    TIER_RESOLVER = Entry(None, _callable)
+    TIER_RESOLVER = Entry(None, _path)
     #: Paths of attributes or callables that lead to a caller's customer, a row of the project; the first one counts.
     CUSTOMER = Entry(None, values.customers)
     #: Path of an attribute of callers, or of a callable, that says whether a caller is exempt from all rules.
-    EXEMPT = Entry(None, _callable)
+    EXEMPT = Entry(None, _path)
     #: Dotted path of a callable(row of a customer) that returns its callers: ("user", primary key), ("api_key", value).
     CUSTOMER_CALLERS = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.

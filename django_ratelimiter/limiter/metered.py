@@ -45,6 +45,7 @@ class MeteredCost:
         self._charged, self._is_estimate = self.cost, True
         self._results: list[Result] = []
         self._streams, self._is_known = 0, True  # whether each part's cost could be computed
+        self._is_settled = False
 
     @property
     def cost(self) -> int:
@@ -64,7 +65,7 @@ class MeteredCost:
 
         The sum replaces the estimate; it is added to a `cost` that was set before. If the stream outlives the block, as
         in a response, it is settled when the response was sent or the caller has left. If the cost of a part cannot be
-        computed, that is logged, and at least the estimate is charged.
+        computed, that is logged, and at least the estimate is charged. After settling, parts raise RuntimeError.
         """
         if self._is_estimate:
             self.cost = 0
@@ -88,6 +89,8 @@ class MeteredCost:
             self._streams -= 1
 
     def _add(self, cost: Callable[[Part], int], part: Part) -> None:
+        if self._is_settled:
+            raise RuntimeError("The charge is settled. Call charge.stream() inside its block and pass the iterator on.")
         if self._is_known:
             try:
                 self.cost += cost(part)
@@ -132,6 +135,7 @@ class MeteredCost:
 
     async def _settle(self, io: IO) -> None:
         """Charge or refund the difference to the estimate."""
+        self._is_settled = True
         missing = self.cost - self._charged
         if missing > 0:
             await self._spend(io, missing)

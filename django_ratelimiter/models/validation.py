@@ -88,7 +88,8 @@ def _validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], 
 def validate_path(path: str, kind: str) -> None:
     """Reject a path that can never match with this kind. An unknown kind is the field's own error."""
     if kind == "any" and path:
-        raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
+        text = _("Choose how the path is matched, or leave it empty.")
+        raise ValidationError(f"{text} path_kind: exact, prefix, route.", code="unused")
     if kind in ("exact", "prefix", "route") and not path:
         raise ValidationError(_("Give the path that is to be matched."), code="required")
     elif kind in ("exact", "prefix"):

@@ -201,8 +201,9 @@ class LocalFirstEngine:
 
     def flush(self) -> None:
         """Give back all units and send all usage, at the end of a process. Raises nothing if that fails."""
-        with suppress(EngineUnavailable):
-            self.counters.give_back(inf)
+        for _ in range(2):  # the first time, it may take longer than the deadline to connect
+            with suppress(Exception):
+                self.counters.give_back(inf)
 
     def to_async(self) -> AsyncLocalFirstEngine:
         """Return the engine for event loops."""
