@@ -1,11 +1,25 @@
-"""The usage that an engine holds, taken as the collector takes it."""
+"""An engine on Redis, and the usage that an engine holds, taken as the collector takes it."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import redis
+
 from django_ratelimiter.engine.base import UsageCount
+from django_ratelimiter.engine.redis import RedisEngine
+
+
+@contextmanager
+def engine_at(
+    url: str, namespace: str = "rl", deadline: float | None = None, clock: str = "server", **options: Any
+) -> Iterator[RedisEngine]:
+    """An engine with a client of its own. options: of the client."""
+    with redis.Redis.from_url(url, **options) as client:
+        yield RedisEngine(client, namespace, deadline=deadline, clock=clock)
 
 
 def usage_of(engine: Any, now_us: int = 2**52) -> list[UsageCount]:

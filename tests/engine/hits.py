@@ -15,8 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit
-from tests.counting import sums_of
-from tests.engine.asking import engine_at
+from tests.counting import engine_at, sums_of
 
 QUOTA = 1_234
 DAY = 86_400

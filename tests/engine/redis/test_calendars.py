@@ -14,8 +14,7 @@ from django_ratelimiter.engine.calendars import CALENDARS
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster, ServerWith
-from tests.counting import sums_of
-from tests.engine.asking import engine_at
+from tests.counting import engine_at, sums_of
 from tests.reference import calendar_window
 from tests.unit.test_calendars import calendar, moment
 

@@ -20,8 +20,8 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections import async_transport, transport
 from example_project.redis_server import RedisServer
 from tests.clusters import stopped
+from tests.counting import engine_at
 from tests.engine.answering import VERDICT, Answering
-from tests.engine.asking import engine_at
 from tests.engine.redis.test_async_engine import on_a_loop
 from tests.making import fork
 

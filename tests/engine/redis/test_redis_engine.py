@@ -20,7 +20,8 @@ from django_ratelimiter.engine.calendars import Window
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer
-from tests.engine.asking import engine_at, fresh
+from tests.counting import engine_at
+from tests.engine.asking import fresh
 from tests.engine.hits import CASES, limit_of
 from tests.engine.hits import DAY as DAY_SECONDS
 from tests.engine.strategies import cost_by, costs, limits

@@ -14,7 +14,7 @@ from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from example_project.redis_server import RedisServer, free_port
-from tests.engine.asking import engine_at
+from tests.counting import engine_at
 from tests.engine.redis.test_deadline import stopped
 from tests.engine.slow import SlowProxy
 from tests.engine.trio import HOUR

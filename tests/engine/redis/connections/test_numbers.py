@@ -20,7 +20,7 @@ from django_ratelimiter.engine.breaker import MAX_FAILURES
 from django_ratelimiter.engine.redis.connections import async_transport
 from example_project.redis_server import RedisServer
 from tests.clusters import until
-from tests.engine.asking import engine_at
+from tests.counting import engine_at
 
 DAY = Charge("key", Limit(100_000, 86_400, "token_bucket", burst=100_000))
 MAX = 3

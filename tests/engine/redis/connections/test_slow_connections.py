@@ -17,7 +17,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_transport import CALLS_IN_THREADS
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import WAIT_SECONDS, until
-from tests.engine.asking import engine_at
+from tests.counting import engine_at
 from tests.engine.redis.test_async_engine import on_a_loop
 from tests.engine.redis.test_deadline import admits
 from tests.engine.slow import SlowProxy
