@@ -84,7 +84,7 @@ def check_paths() -> Found:
 def check_customer_search() -> Found:
     """Return why the model of customers, or its rows, cannot be found."""
     model = customers.customer_model()
-    if settings.CUSTOMER and model is None and not any(": CUSTOMER: " in each.msg for each in check_paths()):
+    if settings.CUSTOMER and model is None and not any(customers.model_at(path)[1] for path in settings.CUSTOMER):
         yield ("their model is not known",)
     if model is None or not apps.is_installed("django.contrib.admin"):
         return
@@ -150,16 +150,15 @@ def check_kept_choices() -> Found:
 @check(
     "W008",
     "Rule {} counts by {}, which is not an identity, so it is missing from every request.",
-    "{3}, or choose another: {2}.",
+    "Define it in RATELIMITER['IDENTITIES'], customer by CUSTOMER, or choose another: {2}.",
 )
 def check_identities() -> Found:
-    """Return the rules that count by an unknown identity, each with that, the known ones, and the way to make it."""
+    """Return the rules that count by an unknown identity, each with that, and with the known ones."""
     known = identities()
     for rule in rules_in_force():
         for name in rule.partition_by:
             if name.isidentifier() and name not in known:
-                way = "Set CUSTOMER" if name == "customer" else "Define it in RATELIMITER['IDENTITIES']"
-                yield rule.slug, name, ", ".join(sorted(known)), way
+                yield rule.slug, name, ", ".join(sorted(known))
 
 
 @check(

@@ -63,11 +63,8 @@ class Members(NamedTuple):
         return [each for each in self.found if each.is_blocked]
 
 
-def read_members(customer: Caller, rules: RuleSet, granted: Entitlement) -> Members:
-    """Return the callers of a customer; without CUSTOMER_CALLERS none, which is a problem if rules count by them.
-
-    granted: to the customer.
-    """
+def read_members(customer: Caller, rules: RuleSet, entitlement: Entitlement) -> Members:
+    """Return the callers of a customer; without CUSTOMER_CALLERS none, which is a problem if rules count by them."""
     if settings.CUSTOMER_CALLERS is None:
         active = (rule for rule in (*rules.rules, *inline.registered()) if not rule.is_off)
         are_counted = any({"user", "api_key"} & {*rule.partition_by} for rule in active)
@@ -93,7 +90,7 @@ def read_members(customer: Caller, rules: RuleSet, granted: Entitlement) -> Memb
         logger.error("%s", problem)
         return Members(unseen=_unknown(problem))
     grounds = grounds_of(callers, rules)
-    found = counters_of_members(callers, rules, [each.entitlement for each in grounds], granted)
+    found = counters_of_members(callers, rules, [each.entitlement for each in grounds], entitlement)
     members = [
         Member(caller, each, own.counters, own.blocking if rules.enforced and each.exempt is False else Blocking())
         for caller, each, own in zip(callers, grounds, found, strict=True)

@@ -250,8 +250,7 @@ def test_chosen_values_that_are_kept_for_weeks_are_told(
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
     make_rule("customers", partition_by=["customer"])
-    found = {str(each.hint).partition(",")[0] for each in callers.check_identities()}
-    assert found == {"Set CUSTOMER", "Define it in RATELIMITER['IDENTITIES']"}
+    assert ["customer by CUSTOMER" in str(each.hint) for each in callers.check_identities()] == [True, True]
     with ratelimiter(CUSTOMER="user.account"):
         assert ids(callers.check_identities()) == ["W008"]
         assert has_identity("customer")

@@ -60,14 +60,12 @@ class Chart(NamedTuple):
 
 
 #: What a bar consists of, from the bottom, by the names of figures. Those that correct others may be below 0.
-_KINDS: Final = {
-    "allowed": "allowed", "rejected": "rejected", "other": "rejected_by_other", "shadow": "shadow_rejected"
-}  # fmt: skip
+_KIND: Final = {"allowed": "allowed", "rejected": "rejected", "other": "rejected_by_other", "shadow": "shadow_rejected"}
 
 
 def draw(points: Sequence[Point]) -> Chart:
     """Return one bar for each point: allowed at the bottom, then rejected, on top what would be rejected."""
-    stacks = [{kind: max(getattr(point.figures, name), 0) for kind, name in _KINDS.items()} for point in points]
+    stacks = [{kind: max(getattr(point.figures, name), 0) for kind, name in _KIND.items()} for point in points]
     return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
 
 
