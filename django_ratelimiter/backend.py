@@ -109,27 +109,21 @@ def reset_engine(*, setting: str = "RATELIMITER", **_signal: object) -> None:
         _engine = _async_engine = None
         if isinstance(engine, LocalFirstEngine):
             engine.engine.retire()
+            atexit.unregister(engine.flush)
 
 
 setting_changed.connect(reset_engine, dispatch_uid="django_ratelimiter.backend")
 
 
-@atexit.register
-def _flush_counts() -> None:
-    """Give back units and send the counts of this process to the engine before the process ends."""
-    engine: object = _engine
-    if isinstance(engine, LocalFirstEngine):
-        engine.flush()
-
-
 def _build() -> Any:
-    """Return the engine; one on Redis behind what this process may decide itself."""
+    """Return the engine; one on Redis behind what this process may decide itself, and sends before it ends."""
     engine = _exact()
     if not isinstance(engine, RedisEngine):
         return engine
-    return LocalFirstEngine(
-        engine, LocalCounters(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, usage_buffer=usage_buffer)
-    )
+    local = LocalCounters(settings.DENIAL_MEMORY, settings.VERSION_CHECK_INTERVAL, usage_buffer=usage_buffer)
+    built = LocalFirstEngine(engine, local)
+    atexit.register(built.flush)  # only now: it runs before what closes the connections, which is registered by now
+    return built
 
 
 def _exact() -> Engine:

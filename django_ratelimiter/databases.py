@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 from unicodedata import category, digit, normalize
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import connections, router, transaction
 from django.db.models import Model, QuerySet
 from django.http.request import split_domain_port
@@ -52,6 +52,14 @@ def adding_suffix(connection: Any, table: str, unique: Sequence[str], columns: S
 def is_beside_users(model: type[Model]) -> bool:
     """Return whether the model is in the database of users and groups: Django supports relations only within one."""
     return router.db_for_write(model) == router.db_for_write(get_user_model())
+
+
+def pk_of(model: type[Model], text: str) -> Any:
+    """Return the primary key of this model as a text has it; `None` = no row can have it."""
+    with suppress(ValidationError):
+        pk = model._meta.pk.to_python(text)
+        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
+    return None
 
 
 def is_in_transaction(*databases: str) -> bool:

@@ -15,6 +15,9 @@ from .rules.ruleset import NO_VERSION
 from .values.access import AccessRecord
 from .values.references import reference_of
 
+#: The mode of the results of an exempt caller.
+EXEMPT: Final = "exempt"
+
 #: Seconds. During an outage the server is probed about every second at first, so a longer wait would be needless.
 UNAVAILABLE_RETRY_SECONDS: Final = 1
 
@@ -22,8 +25,8 @@ UNAVAILABLE_RETRY_SECONDS: Final = 1
 class Result(NamedTuple):
     """The result of one limit of a rule that matched the request.
 
-    verdict: `None` if nothing was counted, because the engine was out of reach and the rule's failure policy
-    decided. mode: shadow or enforce. local: counted in the memory of this process, while the engine was out of reach.
+    verdict: `None` if nothing was charged, because the rule's failure policy decided, or the caller is exempt. mode:
+    shadow, enforce or exempt. local: counted in the memory of this process, while the engine was out of reach.
     """
 
     rule: RuleRecord
@@ -36,7 +39,9 @@ class Result(NamedTuple):
     @property
     def passes(self) -> bool:
         """True if the rule would allow the request if it were the only one, and enforced."""
-        return not self.rule.during_outage.rejects if self.verdict is None else self.verdict.allowed
+        if self.verdict is None:
+            return self.mode == EXEMPT or not self.rule.during_outage.rejects
+        return self.verdict.allowed
 
     @property
     def rejects(self) -> bool:
@@ -144,22 +149,17 @@ class Decision:
         return any(result.verdict is None and result.rejects for result in self.results)
 
     @property
+    def is_exempt(self) -> bool:
+        """True if rules matched, and the caller is exempt from them, by an access entry or EXEMPT."""
+        return self.answer is None and any(result.mode == EXEMPT for result in self.results)
+
+    @property
     def slugs(self) -> frozenset[str]:
         """The slugs of the rules that were decided."""
         if self.answer is not None:
             call: Any = self.answer.charges.template
             return call.slugs  # type: ignore[no-any-return]
         return frozenset([result.rule.slug for result in self.results])
-
-    @property
-    def counted_as(self) -> str:
-        """The letter under which the request was counted, as by `outcome_of`; "" = under no label."""
-        counted = [each for each in self.results if each.verdict is None or each.verdict.charge.usage is not None]
-        if not counted:
-            return ""
-        rejected = [each.mode for each in counted if not each.passes]
-        letter = "d" if "enforce" in rejected else "w" if rejected else "a"
-        return letter.upper() if self.degraded else letter
 
     @property
     def rejection(self) -> Rejection:
@@ -317,7 +317,13 @@ def merge(earlier: Decision, latest: Decision) -> Decision:
     if not (before := earlier.results):
         return replace(latest, degraded=True) if earlier.degraded else latest
     degraded = earlier.degraded or latest.degraded
+    before = exempted(before, latest.version).results if latest.is_exempt else before
     return decide([*before, *latest.results], latest.version, degraded=degraded, delay=latest.delay)
+
+
+def exempted(results: Iterable[Result], version: Version, *, degraded: bool = False) -> Decision:
+    """Return the decision on an exempt caller. results: of the rules that do not apply."""
+    return decide([each._replace(verdict=None, mode=EXEMPT) for each in results], version, degraded=degraded)
 
 
 def without(decision: Decision, slugs: Collection[str]) -> Decision:

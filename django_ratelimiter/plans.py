@@ -1,29 +1,27 @@
-"""The plan of a caller, which a project's own code knows: what TIER_RESOLVER is called with, and what it may return."""
+"""The plan and the customer of a caller, which a project's own code knows: what it is called with, and may return."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import time
 from inspect import isawaitable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from asgiref.sync import async_to_sync
-from django.apps import apps
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
 from django.db.models import Model
+from django.utils.functional import cached_property
 from django.utils.module_loading import import_string
 
-from . import tenants
+from . import customers, tenants
+from .conf import settings
+from .conf.values import CALLERS, SUBJECTS, is_attribute_path
+from .databases import pk_of
 from .engine.calendars import Anchor, zone_of
+from .tenants import names_row, rows_named
 
 __all__ = ["Anchor", "CallerIdentity", "Plan"]
-
-#: An attribute path begins with one of these; any other TIER_RESOLVER is the dotted path of a callable.
-SUBJECTS: Final = ("user", "api_key")
-
-_NOT_READ: Final[Any] = object()
 
 T = TypeVar("T")
 
@@ -47,10 +45,10 @@ class Plan(NamedTuple):
 
 
 class CallerIdentity:
-    """Who the caller is, as a TIER_RESOLVER gets it. Each part is read at its first use; `None` = there is none.
+    """Who the caller is, as TIER_RESOLVER and CUSTOMER get it. Each part is read at its first use; `None` = none.
 
-    read: returns the caller's value for a name that rules are split by; of "user" its object, if that is known, and of
-    "address" the whole address.
+    read: returns the caller's value for a name that rules are split by; of "user" its object, if that is known, of
+    "address" the whole address, and of "customer" only the one that is known without asking the project, or its row.
     """
 
     def __init__(self, user_id: str | None, api_key_hash: str | None, read: Callable[[str], Any]) -> None:
@@ -60,22 +58,24 @@ class CallerIdentity:
         self.api_key_hash = api_key_hash
         #: The names that were read, besides user and hash: the answer depends on their values.
         self.names: dict[str, None] = {}
-        self._read, self._user, self._api_key = read, _NOT_READ, _NOT_READ
+        #: Reads one of them, without a note.
+        self.read = read
 
-    @property
+    @cached_property
     def user(self) -> Any:
         """The authenticated user; an object of the model from which its primary key comes."""
-        if self._user is _NOT_READ:
-            self._user = None if self.user_id is None else self._find_user(self.user_id)
-        return self._user
+        return None if self.user_id is None else self._find_user(self.user_id)
 
-    @property
+    @cached_property
     def api_key(self) -> Any:
         """What API_KEY_RESOLVER returned: a text, or the row of a model; without a resolver the hash."""
-        if self._api_key is _NOT_READ:
-            value = self.value("api_key")
-            self._api_key = value and (_row_of(value) if names_row(value) else value)
-        return self._api_key
+        value = self.value("api_key")
+        return value and (rows_named([value]).get(value) if names_row(value) else value)
+
+    @cached_property
+    def customer(self) -> Any:
+        """The caller's customer: the row to which CUSTOMER leads."""
+        return resolved(customer_answer(self))
 
     @property
     def address(self) -> str | None:
@@ -86,17 +86,19 @@ class CallerIdentity:
         """Return the caller's value for this name: one that rules are split by, such as "ip" or one of IDENTITIES."""
         if name == "user":
             return self.user_id
+        if name == "customer":
+            return None if self.customer is None else customers.value_of(self.customer)
         self.names[name] = None
-        found: str | None = self._read(name)
+        found: str | None = self.read(name)
         return found
 
     def _find_user(self, key: str) -> Any:
         """Return the user of the request; a row of the database if that is unknown, or no row itself."""
-        user = self._read("user")
+        user = self.read("user")
         if isinstance(user, Model):
             return user
         pk = user_pk(key)
-        found = _row_of(key) if pk is None else get_user_model()._default_manager.filter(pk=pk).first()
+        found = rows_named([key]).get(key) if pk is None else get_user_model()._default_manager.filter(pk=pk).first()
         return found or (None if isinstance(user, str) or ":" not in key else user)
 
 
@@ -105,54 +107,47 @@ def user_pk(user_id: str | None) -> Any:
 
     Also `None` if tenants have their own users: these are assigned as partitions, with their schema.
     """
-    return None if user_id is None or tenants.have_own_users() else pk_from(user_id)
+    return None if user_id is None or tenants.have_own_users() else pk_of(get_user_model(), user_id)
 
 
-def pk_from(text: str) -> Any:
-    """Return the primary key of a user as this text has it; `None` = no user can have it."""
-    with suppress(ValidationError):
-        pk = get_user_model()._meta.pk.to_python(text)
-        return None if isinstance(pk, int) and pk.bit_length() > 63 else pk  # above the maximum of databases
-    return None
+def answer_of(resolver: str, identity: CallerIdentity, subjects: Sequence[str] = SUBJECTS) -> Any:
+    """Return what a path or a callable answers; it may be awaitable, then what it may read of the caller is read.
 
-
-def row_key(row: Model) -> str:
-    """Return the text that identifies a row of any model, such as "shop.ApiKey:7"."""
-    return f"{row._meta.label}:{row.pk}"
-
-
-def names_row(key: str) -> bool:
-    """Return whether this is the `row_key` of a model that is installed, whether or not the row exists."""
-    label, colon, _pk = key.partition(":")
-    with suppress(LookupError, ValueError):
-        return bool(colon) and apps.get_model(label)._meta.label == label
-    return False
-
-
-def _row_of(key: str) -> Any:
-    """Return the row of this `row_key`; `None` if there is none, or the text is no such key."""
-    label, _, pk = key.partition(":")
-    with suppress(LookupError, ValueError, ValidationError):  # of no model, or no primary key of it
-        return apps.get_model(label)._default_manager.filter(pk=pk).first()
-    return None
-
-
-def is_attribute_path(resolver: str) -> bool:
-    """Return whether a TIER_RESOLVER is a path of attributes of the caller, such as "user.profile.plan"."""
-    return resolver.startswith(tuple(f"{subject}." for subject in SUBJECTS))
-
-
-def answer_of(resolver: str, identity: CallerIdentity) -> Any:
-    """Return what this TIER_RESOLVER answers; it may be awaitable, then what it may read of the caller is read.
-
-    Raises whatever the project's code raises.
+    subjects: what paths begin with. Raises whatever the project's code raises.
     """
-    if is_attribute_path(resolver):
+    if is_attribute_path(resolver, subjects):
         return _attribute(resolver, identity)
     answer = import_string(resolver)(identity)
     if isawaitable(answer):
-        _ = identity.user, identity.api_key
+        _ = [getattr(identity, each) for each in subjects]
     return answer
+
+
+def customer_answer(identity: CallerIdentity) -> Any:
+    """Return the row to which CUSTOMER leads, or an awaitable of it; see `answer_of`."""
+    identity.names["customer"] = None
+    known = identity.read("customer")
+    if known is None:
+        return _first_of(settings.CUSTOMER, identity)
+    return known if isinstance(known, Model) else customers.row_of(known)
+
+
+def _first_of(resolvers: Sequence[str], identity: CallerIdentity) -> Any:
+    """Return the first answer that is not `None`, or an awaitable of it."""
+    for number, resolver in enumerate(resolvers, 1):
+        answer = answer_of(resolver, identity, CALLERS)
+        if isawaitable(answer):
+            return _first_awaited(answer, resolvers[number:], identity)
+        if answer is not None:
+            return answer
+    return None
+
+
+async def _first_awaited(answer: Awaitable[Any], others: Sequence[str], identity: CallerIdentity) -> Any:
+    found = await answer
+    if found is None and others:
+        found = await sync_to_async(_first_of)(others, identity)  # it may ask the database
+    return await found if isawaitable(found) else found
 
 
 async def awaited(answer: Awaitable[T]) -> T:
@@ -166,7 +161,7 @@ def resolved(answer: Any) -> Any:
 
 
 def _attribute(path: str, identity: CallerIdentity) -> Any:
-    """Return the value of the path; `None` if a row on the way does not exist, or the caller has no such object.
+    """Return the value of the path; `None` if the caller has no such object. See `attribute_of`.
 
     Callers of another model than the users' may lack the attributes.
     """
@@ -174,17 +169,31 @@ def _attribute(path: str, identity: CallerIdentity) -> Any:
     if subject == "api_key" and identity.api_key_hash is None and identity.value("api_key") is None:
         return None
     found = getattr(identity, subject)
-    is_other = subject == "user" and not isinstance(found, get_user_model())
+    return attribute_of(found, names, may_lack=subject == "user" and not isinstance(found, get_user_model()))
+
+
+def attribute_of(found: Any, names: Sequence[str], *, may_lack: bool = False) -> Any:
+    """Return what these attributes lead to, one after the other; `None` if a row on the way does not exist.
+
+    may_lack: a missing attribute is no error.
+    """
     try:
         for name in names:
             found = None if found is None else getattr(found, name)
     except ObjectDoesNotExist:
         return None
     except AttributeError:
-        if not is_other:
+        if not may_lack:
             raise
         return None
     return found
+
+
+def truth_of(answer: Any) -> bool:
+    """Return the answer to a question of yes or no. Raises InvalidPlan, as for a method that was not called."""
+    if answer is not None and not isinstance(answer, bool):
+        raise InvalidPlan(f"must return True, False or None, not a {type(answer).__name__}")
+    return bool(answer)
 
 
 def plan_of(answer: Any) -> tuple[str | None, Anchor | None]:

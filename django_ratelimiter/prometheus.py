@@ -8,7 +8,7 @@ each scrape. No label contains a partition.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from random import random
 from typing import Final
@@ -29,7 +29,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from .decision import Decision, Result
+from .decision import EXEMPT, Decision, Result
 from .engine.base import Version
 from .engine.breaker import on_state_change, open_breakers
 from .exceptions import EngineUnavailable
@@ -48,8 +48,13 @@ FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 DECISIONS: Final = Counter(
     "ratelimiter_decisions",
-    "Requests that matched a rule, by the rule's own decision: allowed, rejected, shadow_rejected.",
+    "Requests by outcome: allowed, rejected, rejected_by_other (another rule), shadow_rejected, exempt (its caller).",
     ("rule", "tier", "outcome"),
+)
+CORRECTED: Final = Counter(
+    "ratelimiter_corrected_decisions",
+    "Requests that were counted as allowed, and then as rejected_by_other when a later call rejected them.",
+    ("rule", "tier"),
 )
 SOFT_EXCEEDED: Final = Counter(
     "ratelimiter_soft_exceeded", "Requests that were allowed beyond a soft quota.", ("rule", "tier")
@@ -127,24 +132,32 @@ def metrics(request: HttpRequest) -> HttpResponse:
     return HttpResponse(generate_latest(registry()), content_type=CONTENT_TYPE_LATEST)
 
 
-def _observe(decision: Decision, seconds: float) -> None:
+def _observe(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:
     """Record one decision. On the request path: it may take only a few microseconds."""
-    results = decision.results
-    for count in _counters_for(*map(_labels, results)):
+    results, is_rejected = decision.results, not decision.allowed
+    for count in _counters_for(*[_labels(result, is_rejected=is_rejected) for result in results]):
         count()
+    if is_rejected and earlier:
+        for labels in _corrected([_labels(result, is_rejected=True) for result in earlier]):
+            DECISIONS.labels(*labels, "rejected_by_other").inc()
+            CORRECTED.labels(*labels).inc()
     if results and random() < TIMED_SHARE:
         SECONDS.observe(seconds)
     if decision.version.number != _known_version:
         _note_version(decision.version.number)
     if decision.degraded:
-        for rule, tier in {_labels(result)[:2] for result in results}:
+        for rule, tier in {_labels(result, is_rejected=is_rejected)[:2] for result in results}:
             DEGRADED.labels(rule, tier).inc()
 
 
-def _labels(result: Result) -> tuple[str, str, str]:
+def _labels(result: Result, *, is_rejected: bool) -> tuple[str, str, str]:
     """Return the labels of one result: its rule, its tier and its outcome. Rules that are not listed share one name."""
     rule, tier, verdict = result.rule, result.tier, result.verdict
-    if result.passes:
+    if result.mode == EXEMPT:
+        outcome = EXEMPT
+    elif result.passes and is_rejected:
+        outcome = "rejected_by_other"
+    elif result.passes:
         outcome = "soft_exceeded" if verdict is not None and verdict.soft_exceeded else "allowed"
     else:
         outcome = "rejected" if result.mode == "enforce" else "shadow_rejected"
@@ -166,6 +179,12 @@ def _counters_for(*labels: tuple[str, str, str]) -> list[Callable[[], None]]:
             outcome = "allowed"
         each.append(DECISIONS.labels(rule, tier, outcome).inc)
     return each
+
+
+def _corrected(labels: Sequence[tuple[str, str, str]]) -> set[tuple[str, str]]:
+    """Return rule and tier of the earlier decisions of a request that a later one corrects, as it rejects it."""
+    whole = {(rule, tier) for rule, tier, outcome in labels if outcome == "rejected_by_other"}
+    return whole - {(rule, tier) for rule, tier, outcome in labels if outcome == "shadow_rejected"}
 
 
 def _note_version(number: int) -> None:

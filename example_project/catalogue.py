@@ -48,6 +48,16 @@ class ApiKey:
 
 
 @dataclass(frozen=True)
+class Account:
+    """A customer with users, and the tier that it has bought. billing_day: the first day of its months."""
+
+    name: str
+    plan: str
+    billing_day: int
+    people: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Limit:
     """`quota` units per `window` seconds; quota 0 = unlimited.
 
@@ -114,6 +124,8 @@ PEOPLE: Final = (
     Person("paula", "token-paula", group="Pro customers"),
     Person("erik", "token-erik", tier="enterprise"),
 )
+
+ACCOUNTS: Final = (Account("Paula's shop", "pro", 15, ("paula",)), Account("Erik & Co", "enterprise", 1, ("erik",)))
 
 API_KEYS: Final = (
     ApiKey("key-trial", "anonymous"),
@@ -201,4 +213,13 @@ RULES: Final = (
         failure_policy="closed",
         message="Too many attempts. Please wait some minutes.",
     ),
+)
+
+#: The demo's traffic leaves it alone: open the page as a user of an account.
+CUSTOMER_RULE: Final = Rule(
+    "invoices-per-customer",
+    "Invoices, per customer and day",
+    "/api/invoices/",
+    ("customer",),
+    {None: (Limit(30, DAY, FIXED),)},
 )

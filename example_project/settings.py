@@ -35,7 +35,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "rest_framework.authtoken",
     "django_ratelimiter",
-    "example_project",  # for the command demo_data
+    "example_project",  # for its customers, and the command demo_data
 ]
 
 MIDDLEWARE = [
@@ -57,6 +57,9 @@ RATELIMITER: dict[str, Any] = {
     "DEADLINE_MS": 1_000,
     # The demo's traffic acts as a reverse proxy on this machine, for many addresses.
     "TRUSTED_PROXIES": ("127.0.0.0/8",),
+    "CUSTOMER": "example_project.models.customer_of",
+    "CUSTOMER_CALLERS": "example_project.models.callers_of",
+    "TIER_RESOLVER": "example_project.models.plan_of",
 }
 if DEMO_BREAK == "nolimiter":
     RATELIMITER["ENABLED"] = False

@@ -13,6 +13,7 @@ urlpatterns = [
     path("api/search/", views.Search.as_view()),
     path("api/export/", views.Export.as_view()),
     path("api/reports/", views.Reports.as_view()),
+    path("api/invoices/", views.Invoices.as_view()),
     path("api/limits/", include("django_ratelimiter.api.urls")),
     path("admin/", admin.site.urls),
 ]

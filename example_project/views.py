@@ -22,7 +22,16 @@ def _page(name: str) -> JsonResponse:
 
 def index(request: HttpRequest) -> JsonResponse:
     """The list of pages; no rule applies to this page."""
-    pages = ["/prices/", "/orders/", "/sign-in/", "/api/search/", "/api/export/", "/api/reports/", "/admin/"]
+    pages = [
+        "/prices/",
+        "/orders/",
+        "/sign-in/",
+        "/api/search/",
+        "/api/export/",
+        "/api/reports/",
+        "/api/invoices/",
+        "/admin/",
+    ]
     return JsonResponse({"page": "index", "process": os.getpid(), "pages": pages})
 
 
@@ -61,3 +70,7 @@ class Export(_Page):
 
 class Reports(_Page):
     """One limit for all callers together."""
+
+
+class Invoices(_Page):
+    """One limit for all users of an account together."""

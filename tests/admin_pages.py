@@ -14,15 +14,16 @@ from typing import Final
 from urllib.parse import urlencode
 
 from django.contrib.auth.models import AnonymousUser, Permission, User
-from django.test import RequestFactory
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
+from django_ratelimiter.conf import settings
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
+    CallerUsage,
     Rule,
     RuleLimit,
     Tier,
@@ -37,6 +38,8 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.reports.coverage import DAY, HOUR
 from django_ratelimiter.usage.times import Granularity, buckets, floor, now, stored
+
+from .making import request_of
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ PAGES: Final = [
     Page("usage", "django_ratelimiter_usagebucket_changelist", {"period": "24h"}),
     Page("usage-of-a-rule", "django_ratelimiter_usage_rule", {"period": "24h", "rule": "search"}),
     Page("top-callers", "django_ratelimiter_usage_top_callers"),
+    Page("usage-per-caller", "django_ratelimiter_usage_callers", {"period": "7d"}),
     # Each is left out where a project has none.
     Page("explain", "django_ratelimiter_explain"),
     Page(
@@ -114,6 +118,7 @@ PAGES: Final = [
     ),
     Page("caller", "django_ratelimiter_caller", {"kind": "ip", "value": ADDRESS}),
     Page("caller-blocked", "django_ratelimiter_caller", lambda: {"kind": "user", "value": str(blocked().pk)}),
+    Page("customer", "django_ratelimiter_caller", {"kind": "customer", "value": "1"}),
     Page("caller-search", "django_ratelimiter_caller"),
     Page("history", "django_ratelimiter_history"),
     Page("history-version", "django_ratelimiter_history_version", args=lambda: [latest()]),
@@ -156,6 +161,12 @@ def fill(author: User) -> None:
     others = [User.objects.create_user(name) for name in ("paula", "erik", "mia", "tom", "lena", "omar", "sofia")]
     _usage([*others[:3], ann, *others[3:]], now())
     _requests(ann)
+    hour = stored(now().replace(minute=0, second=0, microsecond=0) - DAY)
+    CallerUsage.objects.create(rule_slug="export", identity="user", value=str(ann.pk), hour=hour, allowed=9, units=21)
+    if settings.CUSTOMER:  # where the pictures are taken
+        from tests import pictured_customer
+
+        pictured_customer.fill(author, others[0], ask)
 
 
 def _rules(author: User) -> None:
@@ -171,8 +182,9 @@ def _rules(author: User) -> None:
             mode = "shadow" if slug == "uploads" else "enforce"
             partition_by = ["ip"] if slug == "login" else ["user"]
             rule = Rule.objects.create(
-                slug=slug, name=name, path=path, path_kind="prefix", mode=mode, partition_by=partition_by
-            )
+                slug=slug, name=name, path=path, path_kind="prefix", mode=mode, partition_by=partition_by,
+                exact_usage=slug == "export",
+            )  # fmt: skip
             for tier, quota in zip((free, pro), quotas, strict=True):
                 RuleLimit.objects.create(rule=rule, tier=tier, quota=quota, window_seconds=Decimal(60))
         search = Rule.objects.get(slug="search")
@@ -188,17 +200,16 @@ def _requests(ann: User) -> None:
     """What was asked just now: a user and an address have used up what they may, and some others."""
     addresses = [(ADDRESS, 13), *((f"198.51.100.{number}", 10 + number) for number in range(1, 5))]
     for address, times in addresses:
-        _ask("/accounts/login/", AnonymousUser(), address, times)
-    _ask("/api/search/", ann, ADDRESS, 9)
-    _ask("/api/export/", ann, ADDRESS, 17)
-    _ask("/api/search/", AnonymousUser(), "203.0.113.9", 6)  # whom an access entry denies
+        ask("/accounts/login/", AnonymousUser(), address, times)
+    ask("/api/search/", ann, ADDRESS, 9)
+    ask("/api/export/", ann, ADDRESS, 17)
+    ask("/api/search/", AnonymousUser(), "203.0.113.9", 6)  # whom an access entry denies
 
 
-def _ask(path: str, user: User | AnonymousUser, address: str, times: int) -> None:
+def ask(path: str, user: User | AnonymousUser, address: str, times: int, **meta: str) -> None:
+    """Ask so often."""
     for _ in range(times):
-        request = RequestFactory().get(path, REMOTE_ADDR=address)
-        request.user = user
-        limiter.check(request)
+        limiter.check(request_of(user, path, REMOTE_ADDR=address, **meta))
 
 
 def _samples(midnight: datetime) -> None:

@@ -230,6 +230,19 @@ def either(is_async: bool) -> Callable[[Any, Any], Any]:
 
 
 @pytest.fixture
+def either_way(is_async: bool) -> Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a function, or a coroutine function that returns the same, and both are called alike."""
+
+    def decorate(decorator: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+        async def awaited(*given: Any) -> Any:
+            return function(*given)
+
+        return async_to_sync(decorator(awaited)) if is_async else decorator(function)
+
+    return decorate
+
+
+@pytest.fixture
 def get(either: Callable[[Any, Any], Any], client: Client, async_client: AsyncClient) -> Any:
     """Ask for a page by either kind of handler; the test's own thread serves both."""
     return either(client.get, async_client.get)

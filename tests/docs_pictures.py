@@ -126,8 +126,8 @@ def _buckets() -> Iterator[UsageBucket]:
 
 
 def _over_all_rules(row: TopPartition) -> TopCaller:
-    sums = {"allowed": 2 * row.allowed, "rejected": row.rejected}
-    return TopCaller(identity="user", granularity=row.granularity, start=row.start, partition=row.partition, **sums)
+    given = {"allowed": 2 * row.allowed, "rejected": row.rejected, "tail": row.tail}
+    return TopCaller(identity="user", granularity=row.granularity, start=row.start, partition=row.partition, **given)
 
 
 def _callers() -> Iterator[TopPartition]:

@@ -1,4 +1,4 @@
-"""Rules, a clock that only sleeping moves, an engine that has to be waited for, and what is called, for many tests."""
+"""Rules, requests, commands, a clock that only sleeping moves, an engine to be waited for, and what is called."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import os
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
 from math import ceil
 from types import FrameType
 from typing import Any
+from unittest.mock import Mock
 
 from asgiref.sync import async_to_sync
-from django.test import AsyncClient
+from django.core.management import CommandError, call_command
+from django.http import HttpRequest
+from django.test import AsyncClient, Client, RequestFactory
 
 from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.models import Rule, RuleLimit, Tier
@@ -35,9 +40,71 @@ def make_rule(
     """
     options = {"window_seconds": 86_400, **(limit or {})}
     with cache.editing():
-        rule = Rule.objects.create(slug=slug, name=slug, **{"mode": "enforce", **fields})
+        rule = Rule.objects.create(slug=slug, **{"name": slug, "mode": "enforce", **fields})
         RuleLimit.objects.create(rule=rule, tier=tier, algorithm=algorithm, quota=quota, **options)
     return rule
+
+
+def request_of(user: Any, path: str = "/", **meta: str) -> HttpRequest:
+    """A request of a user, as the authentication middleware leaves it."""
+    request = RequestFactory().get(path, **meta)
+    request.user = user
+    return request
+
+
+def client_of(user: Any, kind: type[Client] = Client, **options: Any) -> Any:
+    """A client that a user has logged in with."""
+    client = kind(**options)
+    client.force_login(user)
+    return client
+
+
+def update(rows: Any, **values: Any) -> None:
+    """Change all rows of a model or those of a query, and tell this process, which no signal does."""
+    getattr(rows, "objects", rows).update(**values)
+    cache.invalidate()
+
+
+def save(row: Any, **values: Any) -> None:
+    """Save a row with these values."""
+    for name, value in values.items():
+        setattr(row, name, value)
+    row.save()
+
+
+@contextmanager
+def in_another_process() -> Iterator[None]:
+    """What is committed meanwhile is not told to this process."""
+    cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
+    try:
+        yield
+    finally:
+        cache.connect()
+
+
+def failing(error: BaseException) -> Mock:
+    """A function that raises this error, whatever it is called with."""
+    function = Mock(side_effect=error)
+    function.__qualname__ = "failing"  # Django names receivers by it
+    return function
+
+
+def manage(*words: str, **options: Any) -> str:
+    """Run a subcommand of `ratelimit`, and return what it writes."""
+    call_command("ratelimit", *words, stdout=(out := StringIO()), **options)
+    return out.getvalue()
+
+
+def managed(*words: str) -> tuple[int, str]:
+    """Run a subcommand that may fail: its exit code, and all that it wrote."""
+    out = StringIO()
+    try:
+        call_command("ratelimit", *words, stdout=out, stderr=out)
+    except SystemExit as end:
+        return int(end.code or 0), out.getvalue()
+    except CommandError as error:
+        return error.returncode, f"{out.getvalue()}{error}"
+    return 0, out.getvalue()
 
 
 def fork() -> int:

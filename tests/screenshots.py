@@ -67,7 +67,7 @@ VARIANTS: Final = (
 DOCS: Final = {
     "overview": ("overview", "light"),
     "rejections": ("rejections", "light"),
-    "blocked-customer": ("caller-blocked", "light"),
+    "blocked-customer": ("customer", "light"),
     "explain": ("explained", "light"),
     "history-list": ("history", "light"),
     "history-bring-back": ("history-bring-back", "light"),
@@ -196,6 +196,13 @@ def _set_up(*, stopped: bool, strict: bool) -> None:
         settings.MIDDLEWARE.insert(0, STRICT)
     # Above Django's admin, so that its home page has our notice.
     settings.INSTALLED_APPS.insert(0, settings.INSTALLED_APPS.pop(settings.INSTALLED_APPS.index("django_ratelimiter")))
+    settings.INSTALLED_APPS.append("example_project")
+    settings.RATELIMITER |= {
+        "CUSTOMER": "tests.pictured_customer.customer_of",
+        "CUSTOMER_CALLERS": "tests.pictured_customer.callers_of",
+        "API_KEY_RESOLVER": "tests.pictured_customer.find_key",
+        "TIER_RESOLVER": "example_project.models.plan_of",
+    }
     django.setup()
     from django.core.management import call_command
 

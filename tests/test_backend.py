@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from contextlib import suppress
 from io import StringIO
 from typing import Any
@@ -27,6 +29,21 @@ from django_ratelimiter.engine.fallback import FallbackEngine
 from django_ratelimiter.exceptions import EngineUnavailable
 
 from .admin.overview.test_overview import nowhere
+
+#: Counts a request, and ends without having called Redis. At its end no thread can be started, as in Python 3.12.
+ENDING = """
+import atexit, threading, django
+django.setup()
+from django_ratelimiter.backend import get_engine
+get_engine().count_exempt(["ends|"], [])
+atexit.register(setattr, threading.Thread, "start", None)
+"""
+
+
+def test_what_waits_is_sent_when_the_process_ends(redis_client: Any) -> None:
+    subprocess.run([sys.executable, "-c", ENDING], check=True)
+    [usage] = [redis_client.hgetall(key) for key in redis_client.scan_iter("{rl:0}:*usage:*")]
+    assert usage[b"ends|\nx"] == b"1"
 
 
 def test_the_breakers_of_a_former_engine_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +90,9 @@ def djangos(location: Any, **options: Any) -> Any:
     )
 
 
-def test_djangos_own_redis_cache_will_do(redis_url: str) -> None:
+@pytest.mark.parametrize("others", [[], ["redis://127.0.0.1:1/0"]])
+def test_djangos_own_redis_cache_will_do(redis_url: str, others: list[str]) -> None:
+    """Of several addresses, the first is written to."""
     charge = Charge("key", Limit(3, 60))
 
     async def check() -> bool:
@@ -81,18 +100,12 @@ def test_djangos_own_redis_cache_will_do(redis_url: str) -> None:
         await get_async_engine().aclose()
         return bool(verdict.allowed)
 
-    with djangos(redis_url, socket_timeout=0.5, socket_connect_timeout=0.5):
+    with djangos([redis_url, *others] if others else redis_url, socket_timeout=0.5, socket_connect_timeout=0.5):
         allowed = [get_engine().check([charge])[0].allowed for _ in range(2)]
         allowed += [asyncio.run(check()), asyncio.run(check())]
         assert allowed == [True, True, True, False]
         get_engine().reset([charge])
         assert get_engine().check([charge])[0].remaining == 2
-
-
-def test_the_first_of_several_addresses_is_written_to(redis_url: str) -> None:
-    with djangos([redis_url, "redis://127.0.0.1:1/0"]):
-        for number in range(10):
-            assert get_engine().check([Charge(f"key:{number}", Limit(3, 60))])[0].allowed
 
 
 def test_an_option_that_redis_py_does_not_know_is_an_outage(redis_url: str) -> None:

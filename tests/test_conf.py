@@ -56,6 +56,8 @@ RIGHT = [
     ("TIER_RESOLVER", "shop.limits.tier_of", "shop.limits.tier_of"),
     ("API_KEY_FORM", "shop.keys.has_form", "shop.keys.has_form"),
     ("TIER_RESOLVER", None, None),
+    *(("CUSTOMER", path, ("user.account",)) for path in ("user.account", ["user.account"])),
+    ("CUSTOMER", ["api_key"], ("api_key",)),
     ("IDENTITIES", {"tenant": "shop.limits.tenant_of"}, {"tenant": "shop.limits.tenant_of"}),
     ("TRUSTED_IDENTITIES", ["header:X-Tenant", "tenant"], ("header:X-Tenant", "tenant")),
     ("EXACT_FIELDS", ["field:code"], ("field:code",)),
@@ -89,9 +91,11 @@ def test_a_right_value_is_read(name: str, written: object, value: object) -> Non
 LOGGED: dict[str, list[Any]] = {
     "API_KEY_RESOLVER": ["account_of", len],
     "TIER_RESOLVER": ["shop.limits:tier_of"],
+    "CUSTOMER": ["account", "user.", ["user.account", 1], 1],
+    "EXEMPT": ["is_staff"],
     "IDENTITIES": [
         ["tenant"],
-        {"ip": "shop.limits.ip"},
+        {"customer": "shop.limits.customer_of"},
         {"header": "shop.limits.header"},
         {"header:X-A": "shop.limits.header"},
         {"shoe size": "shop.limits.size"},
@@ -126,6 +130,7 @@ def test_a_wrong_value_is_logged_and_its_default_used(name: str, caplog: pytest.
             assert getattr(settings, name) == default
             [problem] = problems()
         assert problem.entry == name
+        assert ("user." in problem.right) is (name in ("CUSTOMER", "EXEMPT", "TIER_RESOLVER"))
         assert f"RATELIMITER[{name!r}] is {written!r}; it must be {problem.right}." in caplog.text
 
 

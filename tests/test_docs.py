@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import json
 import re
 import unittest
 from collections.abc import Iterator
@@ -52,6 +53,28 @@ def test_every_setting_stands_in_the_table_with_its_default() -> None:
         for cells in rows(PAGES["docs/reference/settings.md"])
     }
     assert told == DEFAULTS
+
+
+@pytest.mark.parametrize("block", [block for block in python_blocks() if '"REVEAL": [' in block.values[0]])
+def test_an_example_that_reveals_more_reveals_the_default_too(block: str) -> None:
+    for told in re.findall(r'"REVEAL": (\[.*?\])', block):
+        assert DEFAULTS["REVEAL"] == ast.literal_eval(told)[: len(DEFAULTS["REVEAL"])]
+
+
+def test_the_example_of_a_callers_own_limits_has_what_the_api_returns() -> None:
+    from django_ratelimiter.api.views import RateLimitOwnReportSerializer
+
+    def keys_of(fields: Any) -> dict[str, Any]:
+        """Return the names of fields, each with those in it."""
+        found = {name: getattr(each, "child", each) for name, each in fields.items()}
+        return {name: keys_of(getattr(each, "fields", {})) for name, each in found.items()}
+
+    def keys_in(told: Any) -> dict[str, Any]:
+        told = told[0] if isinstance(told, list) else told
+        return {name: keys_in(each) for name, each in told.items()} if isinstance(told, dict) else {}
+
+    [told] = blocks(PAGES["docs/howto/rest-framework.md"], "json")
+    assert keys_in(json.loads(told)) == keys_of(RateLimitOwnReportSerializer().fields)
 
 
 def test_the_settings_that_raise_are_named() -> None:

@@ -7,22 +7,19 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import AsyncClient, Client, RequestFactory, override_settings
 from django.urls import path
 from prometheus_client import REGISTRY
 
 from django_ratelimiter import backend, limiter, prometheus
 from django_ratelimiter.backend import get_engine
-from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Version
+from django_ratelimiter.engine import Charge, Limit, Version
 from django_ratelimiter.engine import breaker as resilience
-from django_ratelimiter.engine.base import Verdict
 from django_ratelimiter.engine.breaker import MAX_FAILURES, CircuitBreaker, open_breakers
-from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events
 from django_ratelimiter.rules import cache
@@ -32,6 +29,8 @@ from django_ratelimiter.testing import RulesInForce, override_rules
 from django_ratelimiter.usage.collector.alerts import Lag, lag
 from django_ratelimiter.values.access import NOBODY
 
+from .limiter.test_limiter import Broken
+from .making import failing
 from .urls import say_hello
 
 urlpatterns = [path("metrics/", prometheus.metrics), path("", say_hello)]
@@ -69,19 +68,11 @@ def decisions(gained: Gained, rule: str, tier: str = "") -> list[float]:
     return [gained("decisions_total", rule=rule, tier=tier, outcome=outcome) for outcome in outcomes]
 
 
-class Unreachable(MemoryEngine):
-    def check(self, *given: Any, **options: Any) -> list[Verdict]:
-        raise EngineUnavailable("away")
-
-    def take_usage(self, *, now_us: int | None = None) -> list[str]:
-        raise EngineUnavailable("away")
-
-
 def test_decisions_without_rules_are_counted(monkeypatch: pytest.MonkeyPatch, gained: Gained) -> None:
     rules = cache.rules_unread("closed")
     for name, value in (("current_rules", rules), ("rules_during_outage", rules), ("access_list", NOBODY)):
         monkeypatch.setattr(cache, name, lambda value=value: value)
-    monkeypatch.setattr("django_ratelimiter.backend._engine", Unreachable())
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
     assert limiter.check(RequestFactory().get("/")).unavailable
     assert decisions(gained, "without-rules") == [0, 1, 0]
     assert gained("degraded_decisions_total", rule="without-rules", tier="") == 1
@@ -99,6 +90,9 @@ def test_decisions_are_counted_by_rule_tier_and_outcome(
     assert decisions(gained, "trial", "pro") == [1, 0, 3]
     assert gained("decision_seconds_count") == 4
     assert 0 < gained("decision_seconds_sum") < 4
+    with override_settings(RATELIMITER={"EXEMPT": "tests.limiter.test_exempt.exempts"}):
+        client.get("/")
+    assert gained("decisions_total", rule="two", tier="pro", outcome="exempt") == 1
 
 
 def test_a_rule_of_several_limits_counts_once(client: Client, ratelimit_rules: RulesInForce, gained: Gained) -> None:
@@ -134,7 +128,7 @@ def test_what_is_decided_without_the_engine_is_marked(
     client: Client, monkeypatch: pytest.MonkeyPatch, gained: Gained, policy: str, expected: list[float]
 ) -> None:
     with override_rules({"slug": policy, "limits": ["9/minute", "99/day"], "failure_policy": policy}):
-        monkeypatch.setattr(backend, "_engine", Unreachable())
+        monkeypatch.setattr(backend, "_engine", Broken())
         client.get("/")
     assert decisions(gained, policy) == expected
     assert gained("degraded_decisions_total", rule=policy, tier="") == 1
@@ -145,7 +139,7 @@ def test_the_version_is_that_of_the_last_decision(monkeypatch: pytest.MonkeyPatc
         decision = limiter.check(RequestFactory().get("/"))
     for number in (7, 8):
         later = decision.version._replace(number=number)
-        prometheus._observe(type(decision)(True, False, 0.0, None, decision.results, later), 0.001)
+        prometheus._observe(type(decision)(True, False, 0.0, None, decision.results, later), 0.001, ())
         assert REGISTRY.get_sample_value("ratelimiter_rules_version") == number
 
 
@@ -165,10 +159,7 @@ def test_open_breakers_are_counted_while_they_are_there(monkeypatch: pytest.Monk
 def test_an_observer_that_fails_breaks_no_request(
     client: Client, ratelimit_rules: RulesInForce, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_given: object) -> None:
-        raise OSError("disk full")
-
-    events.observer = fail
+    events.observer = failing(OSError("disk full"))
     ratelimit_rules({"slug": "any", "limits": ["9/minute"]})
     assert client.get("/").status_code == 200
     assert "disk full" in caplog.text
@@ -204,7 +195,7 @@ def test_the_view_tells_all_and_names_no_caller(client: Client, ratelimit_rules:
 
 def test_while_the_engine_is_away_the_rest_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with override_rules():
-        monkeypatch.setattr(backend, "_engine", Unreachable())
+        monkeypatch.setattr(backend, "_engine", Broken())
         text = client.get("/metrics/").content.decode()
     assert "ratelimiter_decision_seconds_count" in text
     assert "ratelimiter_collector_lag_seconds" not in text

@@ -41,7 +41,7 @@ TEMPLATES = list(PACKAGE.glob("templates/**/*.html"))
 #: The modules and templates whose texts callers read.
 FOR_CALLERS: Final = (
     *("headers/", "api/", "decorators/", "throttling.py", "gateway.py", "identity/", "templates/django_ratelimiter/"),
-    *("engine/registry.py", "rules/formatting.py"),
+    *("engine/registry.py", "rules/formatting.py", "me.py", "templatetags/ratelimiter.py"),
 )
 
 #: How many texts a function of gettext takes.

@@ -19,7 +19,6 @@ from django.core.checks import run_checks
 from django.core.exceptions import ValidationError
 from django.core.management import call_command
 from django.core.management.base import OutputWrapper
-from django.test import RequestFactory
 
 from django_ratelimiter import limiter
 from django_ratelimiter.management import output
@@ -30,6 +29,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.texts import read, yaml_of
 from django_ratelimiter.values.terminal import on_terminal, visible
 
+from .making import request_of
 from .test_public_names import listed
 
 PROGRAM = """
@@ -211,9 +211,7 @@ def test_no_record_of_a_rule_has_it(hostile: User, caplog: pytest.LogCaptureFixt
         RuleLimit.objects.update(tier=None)
     with caplog.at_level(logging.INFO, "django_ratelimiter"):
         for _ in range(2):
-            request = RequestFactory().get("/hello/")
-            request.user = User(pk=424242)
-            limiter.check(request)
+            limiter.check(request_of(User(pk=424242), "/hello/"))
     assert "is not in force" in caplog.text
     assert all(is_clean(record.getMessage()) for record in caplog.records)
     found = [message for message in run_checks() if message.id == "django_ratelimiter.W006"]

@@ -19,6 +19,7 @@ from django_ratelimiter.backend import get_engine
 from django_ratelimiter.identity import digest
 from django_ratelimiter.models import (
     AccessEntry,
+    CallerUsage,
     Rule,
     RuleLimit,
     RuleSetVersion,
@@ -93,6 +94,7 @@ def _rule(number: int) -> Rule:
         description="What this rule is there for, in a sentence or two of somebody who wrote it.",
         mode="shadow" if number % 10 == 0 else "enforce",
         partition_by=["ip"] if number % 3 == 0 else ["user"],
+        exact_usage=number == 2,
         **named,
     )
 
@@ -124,10 +126,8 @@ def _versions(author: User, share: float) -> None:
     for number in range(count):
         snapshot["rules"][number % len(snapshot["rules"])]["limits"][0]["quota"] = number + 1
         summary = f"rule rule-{number} saved"
-        made_before = RuleSetVersion(
-            number=made.number + number, epoch=made.epoch, author=author, summary=summary, snapshot=snapshot
-        )
-        made_before.save()
+        about = {"author": author, "summary": summary, "snapshot": snapshot}
+        RuleSetVersion.objects.create(number=made.number + number, epoch=made.epoch, **about)
     storage.state().update(number=made.number + count)
     get_engine().publish(storage.committed_version())
     kind = ContentType.objects.get_for_model(Rule)
@@ -142,12 +142,12 @@ def _usage(share: float) -> None:
     """Create usage of the first rule, and the same for all rules: a million buckets are made in the database."""
     for granularity, (width, count) in BUCKETS.items():
         _store(UsageBucket, _buckets(Granularity(granularity), width, count))
-    for granularity, width, count in (
-        (Granularity.HOUR, HOUR, HOURS_WITH_CLIENTS),
-        (Granularity.DAY, DAY, DAYS_WITH_CLIENTS),
-    ):
+    tops = (Granularity.HOUR, HOUR, HOURS_WITH_CLIENTS), (Granularity.DAY, DAY, DAYS_WITH_CLIENTS)
+    for granularity, width, count in tops:
         _store(TopPartition, _top(TopPartition, granularity, width, count, rule_slug="rule-1"))
         _store(TopCaller, _top(TopCaller, granularity, width, count, identity="user"))
+    of = {"rule_slug": "rule-2", "identity": "user", "hour": stored(floor(now(), Granularity.HOUR, UTC))}
+    _store(CallerUsage, (CallerUsage(**of, value=str(n), allowed=n) for n in range(round(USERS * share))))
     minute = floor(now(), Granularity.MINUTE, UTC)
     _store(
         UsageSample,

@@ -16,7 +16,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
-from ..forecast.answer import CALLERS, REQUESTS, RuleForecast, percent
+from ..forecast.answer import CALLERS, REQUESTS, percent
 from ..forecast.samples import WEEK, YESTERDAY, Samples, read_period, recent_periods
 from ..models import Rule, RuleLimit, Tier
 from ..rules.formatting import limits_in_short, limits_in_words
@@ -131,6 +131,7 @@ def _context(
     found = samples.forecast(is_change=before is not None)
     known = names_in_words(request.user, samples.aliases([each.caller for each in found.tally.top]))
     top = found.tally.top[:5]
+    quotas = samples.with_other_quotas() if found.shows_figures and not after.is_off else ()
     return {
         "period": name,
         "dates": samples.period,
@@ -141,14 +142,9 @@ def _context(
         "share_of_callers": percent(found.share(CALLERS)),
         "share_of_requests": percent(found.share(REQUESTS)),
         "top": [(known.get(each.caller, ""), tiers.get(each.tier, each.tier) or _("no tier"), each) for each in top],
-        "quotas": _quotas(samples, found) if found.shows_figures and not after.is_off else [],
+        # Limits with other quotas, about whom each would reject, and whether they are those of the form.
+        "quotas": [
+            (limits_in_short(each), rejected * found.one_in, each.limits == after.limits) for each, rejected in quotas
+        ],
         "most": found.requests if found.is_shared else found.callers,
     }
-
-
-def _quotas(samples: Samples, found: RuleForecast) -> list[tuple[str, int, bool]]:
-    """Return the limits with other quotas, about whom each would reject, and whether they are those of the form."""
-    return [
-        (limits_in_short(rule), rejected * found.one_in, rule.limits == samples.after.limits)
-        for rule, rejected in samples.with_other_quotas()
-    ]

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
 from django.utils import timezone
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ..inspection.caller_report import key_labels, labelled
-from ..inspection.references import Name, revealed_to
+from ..inspection.references import Name, labelled, labels_of, revealed_to
 from ..models import Rule
 from ..rules.formatting import ago, end_in_words
 from ..rules.records import RuleRecord
@@ -28,6 +25,7 @@ IDENTITY_LABELS: Final = {
     "user": gettext_lazy("user"),
     "ip": gettext_lazy("IP address"),
     "api_key": gettext_lazy("API key"),
+    "customer": gettext_lazy("customer"),
     "session": gettext_lazy("session"),
     "host": gettext_lazy("host"),
 }
@@ -88,13 +86,6 @@ def when_and_who(row: Any) -> str:
     return _("%(when)s, by %(who)s") % {"when": when, "who": row.author.get_username()} if row.author else when
 
 
-def may_see_names(reader: Any) -> bool:
-    """Return whether this user may see the names of users: with permission to view users, or names of callers."""
-    meta = get_user_model()._meta
-    may_view = reader.has_perm(f"{meta.app_label}.view_{meta.model_name}")
-    return bool(may_view or reader.has_perm("django_ratelimiter.reveal_caller"))
-
-
 def label_of(name: str) -> str:
     """Return an identity as text: "IP address", "header X-Tenant"; several are joined by "|"."""
     if "|" in name:
@@ -122,36 +113,9 @@ def names_in_words(reader: Any, aliases: Iterable[str]) -> Mapping[str, str]:
 def in_words(reader: Any, known: Mapping[str, Name]) -> Mapping[str, str]:
     """Return each caller as text: "user: paula (id 42)", "IP address: 192.0.2.7", "API key: shop (1a2b3c4d…)".
 
-    One query if users are among them, and one if API keys are.
+    One query for users among them, one for customers, and one for API keys, as far as this reader may see their names.
     """
-    logins = _login_names({name.value for name in known.values() if name.kind == "user"})
-    keys = {name.value for name in known.values() if name.kind == "api_key"}
-    labels = key_labels(reader, keys) if keys else {}
-    return {digest: without_controls(_in_words(name, logins, labels)) for digest, name in known.items()}
-
-
-def _in_words(name: Name, logins: Mapping[str, str], labels: Mapping[str, str]) -> str:
-    if name.kind == "partition":
-        return name.value
-    value, text = name.value, name.shown
-    if name.kind == "user" and logins.get(value, value) != value:
-        text = _("%(name)s (id %(pk)s)") % {"name": logins[value], "pk": value}
-    if name.kind == "api_key":
-        text = labelled(name, labels)
-    return f"{label_of(name.kind)}: {text}"
-
-
-def _login_names(keys: Iterable[str]) -> Mapping[str, str]:
-    """Return the login names of users by primary key, as texts; deleted users are missing."""
-    users = get_user_model()
-    wanted = []
-    for key in keys:
-        try:
-            users._meta.pk.run_validators(pk := users._meta.pk.to_python(key))
-        except ValidationError:  # not a valid primary key
-            continue
-        wanted.append(pk)
-    if not wanted:
-        return {}
-    found = users._default_manager.filter(pk__in=wanted).values_list("pk", users.USERNAME_FIELD)
-    return {str(pk): str(login) for pk, login in found}
+    labels = labels_of(reader, {*known.values()})
+    texts = {each: f"{label_of(each.kind)}: {labelled(each, labels)}" for each in known.values()}
+    texts |= {each: each.value for each in texts if each.kind == "partition"}
+    return {digest: without_controls(texts[name]) for digest, name in known.items()}

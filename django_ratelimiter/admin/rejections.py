@@ -17,6 +17,7 @@ from ..engine.usage.rejections import RECORDED_ONE_IN, Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import is_of_unreadable
 from ..inspection.counters import CallerRejection, limit_that_rejected
+from ..inspection.grounds import Grounds
 from ..inspection.references import everybody, recent, revealed_to
 from ..inspection.words import reach_in_words, rejected_now_in_words
 from ..models import AccessEntry
@@ -29,17 +30,15 @@ from .pages import show
 from .viewer import Viewer
 
 
-def rejection_rows(
-    rejections: Iterable[CallerRejection], viewer: Viewer, access: AccessEntry | None = None
-) -> list[dict[str, Any]]:
-    """Return the rows of rejections, for a caller's page. access: the caller's entry."""
+def rejection_rows(rejections: Iterable[CallerRejection], viewer: Viewer, grounds: Grounds) -> list[dict[str, Any]]:
+    """Return the rows of rejections, for a caller's page."""
     found = []
     for each in rejections:
         slug, _sign, start = each.reference.partition("#")
         is_shared = Reference(slug, start).is_of(everybody())
         row = {"row": each, "url": viewer.rule_url(slug), "tier": "" if is_shared else viewer.tier(each.tier)}
         times = about(each.times, is_estimate=each.is_estimate)
-        found.append(row | {"times": times, "now": rejected_now_in_words(each, access)})
+        found.append(row | {"times": times, "now": rejected_now_in_words(each, grounds)})
     return found
 
 

@@ -13,6 +13,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 
+from ..conf import settings
 from ..models import Rule, Tier, UsageBucket
 from ..values.digests import whole
 
@@ -64,11 +65,11 @@ class Viewer:
         """Return the context of the search field; empty for users who could find nothing."""
         if not self.searches:
             return {}
+        text = _("%(who)s, API key, address, or the reference of a rejection")
         if self.sees_rules:
-            text = _("User, API key, address, rule, path, or the reference of a rejection")
-        else:
-            text = _("User, API key, address, or the reference of a rejection")
-        return {"search_url": self.url("search"), "search_label": text}
+            text = _("%(who)s, API key, address, rule, path, or the reference of a rejection")
+        who = _("Customer, user") if settings.CUSTOMER else _("User")
+        return {"search_url": self.url("search"), "search_label": text % {"who": who}}
 
     def may(self, permission: str) -> bool:
         """Return whether they have this permission of the app."""

@@ -5,7 +5,6 @@ Field names are contract; an OpenAPI schema describes each by its help text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from django.http import HttpRequest
@@ -16,25 +15,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE
-from ..engine.base import NEVER, Verdict
-from ..engine.coroutines import run_sync
-from ..engine.limits import Limit
-from ..exceptions import AccessDenied
 from ..headers.syntax import name_of, quota_of
-from ..identity import Identity, access_entry_for, digest, identify, partition
-from ..inspection.counters import moment_of
-from ..limiter.charges import limit_request
-from ..limiter.io import THREAD
-from ..limiter.path import peek_decision
-from ..rules import cache
-from ..rules.formatting import limit_in_words
-from ..rules.records import LimitRecord, RuleRecord, TierRecord
-from ..rules.ruleset import RuleSet
-from ..rules.tiers import Entitlement
+from ..identity import identify
+from ..inspection.counters import Counter, moment_of
+from ..me import OwnRule, own_limits
+from ..rules.records import TierRecord
 from ..usage.reports.report import usage_of
-from ..values.partitions import PROVEN, is_address
 from .throttling import MeThrottle
 
 #: No cache may store the response.
@@ -68,9 +54,13 @@ class RateLimitOwnLimitSerializer(serializers.Serializer[Any]):
         allow_null=True,
         help_text="Seconds in which the quota comes back; null for calendars and for requests in progress.",
     )
+    left = serializers.IntegerField(
+        allow_null=True,
+        help_text="Units of this limit; null = depends on the request, or not known, as while Redis is out of reach.",
+    )
     remaining = serializers.IntegerField(
         allow_null=True,
-        help_text="Units, not requests; null = depends on the request, or Redis is out of reach.",
+        help_text="The most that the next request of this rule can cost, under all its limits; null as above.",
     )
     resets_in = serializers.FloatField(
         allow_null=True, help_text="Seconds until the full quota is back; null = not known."
@@ -87,9 +77,11 @@ class RateLimitDaySerializer(serializers.Serializer[Any]):
     date = serializers.DateField(format=ISO_8601)
     rule = serializers.CharField()
     requests = serializers.IntegerField(allow_null=True, help_text="null = few: an estimate below 100 is no figure.")
-    allowed = serializers.IntegerField(allow_null=True, help_text="null = few, or not known.")
-    rejected = serializers.IntegerField(allow_null=True, help_text="null = few, or not known.")
-    known_from = serializers.CharField(help_text="top (among the top 100 of a rule in an hour) or sample.")
+    allowed = serializers.IntegerField(allow_null=True, help_text="null = few.")
+    rejected = serializers.IntegerField(allow_null=True, help_text="null = few.")
+    rejected_by_other = serializers.IntegerField(allow_null=True, help_text="By another rule; null = not known.")
+    units = serializers.IntegerField(allow_null=True, help_text="Of the allowed ones; null = 1 each, or not known.")
+    known_from = serializers.CharField(help_text="exact; or top: among the top 100 of a rule in an hour.")
     estimated = serializers.BooleanField(
         help_text="Whether the figures are estimates from a sample of requests; else they are exact."
     )
@@ -100,7 +92,7 @@ class RateLimitUsageSerializer(serializers.Serializer[Any]):
 
     since = serializers.DateField(format=ISO_8601)
     until = serializers.DateField(format=ISO_8601)
-    complete = serializers.BooleanField(help_text="Always false: most requests are counted by rule and tier only.")
+    complete = serializers.BooleanField(help_text="Always false: only exact days have all requests.")
     explanation = serializers.CharField()
     days = RateLimitDaySerializer(many=True)
 
@@ -108,6 +100,7 @@ class RateLimitUsageSerializer(serializers.Serializer[Any]):
 class RateLimitOwnReportSerializer(serializers.Serializer[Any]):
     """The caller's limits and usage."""
 
+    customer = serializers.CharField(required=False, help_text="The name of the customer, if there is one.")
     tier = RateLimitOwnTierSerializer(allow_null=True)
     limits = RateLimitOwnLimitSerializer(many=True)
     usage = RateLimitUsageSerializer()
@@ -132,90 +125,36 @@ class MeView(APIView):
     serializer_class = RateLimitOwnReportSerializer
 
     def get(self, request: Request) -> Response:
-        try:
-            return Response(self.serializer_class(own_report(request._request)).data, headers=PRIVATE)
-        except AccessDenied as error:
-            raise PermissionDenied from error
-
-
-class _ProvenIdentity(Identity):
-    """The identity of a request without the values that a caller can choose: they do not prove who it is."""
-
-    __slots__ = ()
-
-    def value(self, name: str) -> str | None:
-        return super().value(name) if _is_proof(name) else None
+        return Response(self.serializer_class(own_report(request._request)).data, headers=PRIVATE)
 
 
 def own_report(request: HttpRequest) -> dict[str, Any]:
-    """Return the caller's limits under all enforced rules, whatever requests these match. Uses no quota.
-
-    Raises AccessDenied if an access entry denies the caller. A caller that an entry allows has no limits, and nobody
-    has some while enforcement is stopped.
-    """
-    rules, identity = cache.current_rules(), _ProvenIdentity(request)
-    granted = identity.entitlement(rules)
-    access = access_entry_for(cache.access_list(), identity)
-    if access is not None and access.action == "deny":
-        raise AccessDenied(access)
-    limits, digests = list[dict[str, Any]](), dict[str, str]()
-    if access is None and rules.enforced and settings.ENABLED:
-        for rule, tier, limit, verdict in _limits(rules, granted, request, identity):
-            limits.append(_own_limit(rule, tier, limit, verdict))
-            if (found := _digest(rule, identity)) is not None:
-                digests[rule.slug] = found
-    return {"tier": granted.tier, "limits": limits, "usage": usage_of(digests)}
+    """Return the caller's tier, limits and usage. Raises PermissionDenied if an access entry denies the caller."""
+    own = own_limits(request)
+    if own.is_denied:
+        raise PermissionDenied
+    counters = [counter for each in own.rules for counter in each.counters]
+    digests = {each.rule.slug: each.digest for each in counters if each.digest and not (each.shared or each.never)}
+    limits = [_row(each, counter, own.tier) for each in (*own.rules, *own.others) for counter in each.counters]
+    named = {"customer": own.customer.label} if own.customer else {}
+    return {**named, "tier": own.tier, "limits": limits, "usage": usage_of(digests)}
 
 
-def _limits(
-    rules: RuleSet, granted: Entitlement, request: HttpRequest, identity: Identity
-) -> Iterator[tuple[RuleRecord, TierRecord | None, Limit, Verdict | None]]:
-    """Yield the rules, each limit, and the verdict of a request now; `None` = not known."""
-    asked = limit_request(request, earlier=NOTHING_TO_DECIDE, reach="all")._replace(identity=identity)
-    for result in run_sync(peek_decision(THREAD, asked)).results:
-        if result.mode == "enforce" and not _depends_on_request(result.rule):
-            yield result.rule, result.tier, result.limit, result.verdict
-    for rule in rules.rules:
-        if rule.mode == "enforce" and _depends_on_request(rule):
-            yield from ((rule, granted.tier, record.limit, None) for record in rule.limits_for(*granted))
-
-
-def _own_limit(rule: RuleRecord, tier: TierRecord | None, limit: Limit, verdict: Verdict | None) -> dict[str, Any]:
-    quota = quota_of(limit)
-    found: dict[str, Any] = {
+def _row(own: OwnRule, counter: Counter, tier: TierRecord | None) -> dict[str, Any]:
+    rule, limit, verdict, remaining = own.rule, counter.charge.limit, counter.verdict, own.remaining
+    quota, rejecting = quota_of(limit), own.rejected_by[0].verdict if own.rejected_by else None
+    return {
         "rule": rule.slug,
         "name": rule.name,
-        "in_words": limit_in_words(LimitRecord(limit)),
+        "in_words": counter.limit,
         "counted_by": rule.partition_by,
         "cost": rule.cost,
         "policy": name_of(rule, tier, limit),
         "quota": quota.units,
         "window_seconds": quota.window,
+        "left": counter.left,
+        "remaining": remaining,
+        "resets_in": verdict and verdict.reset_after,
+        "resets_at": verdict and moment_of(verdict.at_us + round(verdict.reset_after * 1_000_000)).isoformat(),
+        "retry_in": rejecting.retry_after if rejecting else None if remaining is None else 0.0,
     }
-    if verdict is None:
-        return found | dict.fromkeys(("remaining", "resets_in", "resets_at", "retry_in"))
-    return found | {
-        # If the caller lacks the value that the rule is split by, everything is rejected, whatever it costs.
-        "remaining": 0 if verdict.charge.cost == NEVER else verdict.remaining,
-        "resets_in": verdict.reset_after,
-        "resets_at": moment_of(verdict.at_us + round(verdict.reset_after * 1_000_000)).isoformat(),
-        "retry_in": 0.0 if verdict.allowed else verdict.retry_after,
-    }
-
-
-def _is_proof(name: str) -> bool:
-    return name in PROVEN or is_address(name) or name in settings.TRUSTED_IDENTITIES
-
-
-def _depends_on_request(rule: RuleRecord) -> bool:
-    return not all(map(_is_proof, rule.partition_by))
-
-
-def _digest(rule: RuleRecord, identity: Identity) -> str | None:
-    """Return the digest of the caller's own counters under a rule; `None` = not known, or shared with all callers."""
-    if not rule.partition_by or _depends_on_request(rule):
-        return None
-    value = partition(identity, rule.partition_by)
-    if value is None and rule.missing_partition == "ip":
-        value = partition(identity, ("ip",))
-    return None if value is None else digest(value)

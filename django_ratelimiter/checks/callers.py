@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from inspect import isfunction
 from ipaddress import collapse_addresses
 from itertools import chain
 from typing import Any, Final
 
-from django.contrib.auth import get_user_model
-from django.db.models.fields.related_descriptors import ReverseManyToOneDescriptor
+from django.apps import apps
 from django.template import TemplateDoesNotExist, TemplateSyntaxError
 from django.template.loader import get_template
 
-from ..conf import django_setting, lacks_fallbacks, settings
-from ..plans import is_attribute_path
+from .. import customers
+from ..conf import django_setting, identities, lacks_fallbacks, settings
+from ..conf.values import CALLERS, SUBJECTS, is_attribute_path
+from ..models import TierAssignment
 from ..rules.records import LimitRecord, RuleRecord
-from ..values.partitions import IDENTITIES
 from .common import Found, check, import_or_none, rules_in_force, together
 
 #: Identities that callers can choose freely.
@@ -46,36 +45,54 @@ def check_fallbacks() -> Found:
     return [()] if lacks_fallbacks() else []
 
 
+#: The settings with paths of attributes: what these begin with, and lead to.
+_PATHS: Final = {
+    "TIER_RESOLVER": (SUBJECTS, "tier"), "EXEMPT": (SUBJECTS, "truth value"), "CUSTOMER": (CALLERS, "customer")
+}  # fmt: skip
+
+
 @check(
     "E012",
-    "RATELIMITER: TIER_RESOLVER: {} gives no caller a tier: {}",
-    'Name attributes that lead to the slug of a tier, or to an object with a slug, such as "user.profile.plan".',
+    "RATELIMITER: {}: {} leads to no {}: {}",
+    'Name attributes that lead there, such as "user.profile.plan" to the slug of a tier or an object with a slug, '
+    '"user.is_staff" to True or False, and "user.account" and "api_key.account" to rows of one model.',
 )
-def check_plan_path() -> Found:
-    """Return TIER_RESOLVER if it is a path of attributes that cannot lead to a tier, and why not."""
-    path = settings.TIER_RESOLVER
-    wrong = _what_is_wrong(path) if path is not None and is_attribute_path(path) else ""
-    return [(str(path), wrong)] if wrong else []
+def check_paths() -> Found:
+    """Return the paths of attributes that cannot lead to an answer, and of CUSTOMER also functions, and why not."""
+    for entry, (subjects, wanted) in _PATHS.items():
+        first: Any = None
+        for path in _paths_in(entry):
+            is_path = is_attribute_path(path, subjects)
+            model, wrong = customers.model_at(path, subjects) if is_path or wanted == "customer" else (None, "")
+            if is_path and import_or_none(path):
+                wrong = f"{path} is also a function of your project: name it by another path."
+            elif model and wanted == "customer":
+                first = first or model
+                wrong = "" if model is first else f"{model._meta.label} is not {first._meta.label}."
+            elif model and not (wanted == "tier" and hasattr(model, "slug")):
+                wrong = f"{model._meta.label} {'has no slug' if wanted == 'tier' else 'is a row'}."
+            if wrong:
+                yield entry, path, wanted, wrong
 
 
-def _what_is_wrong(path: str) -> str:
-    """Return why this path of attributes never leads to a tier, as far as the models say; "" = it may."""
-    subject, *names = path.split(".")
-    if subject == "api_key":
-        alone = "without API_KEY_RESOLVER, an API key has no attributes."
-        return "" if settings.API_KEY_RESOLVER else alone
-    model: Any = get_user_model()
-    for name in names:
-        known, label = getattr(model, name, None), model._meta.label
-        if known is None and not hasattr(model, "__getattr__"):
-            return f"{label} has no attribute {name}."
-        if isfunction(known) or isinstance(known, ReverseManyToOneDescriptor):
-            return f"{label}.{name} is {'a method' if isfunction(known) else 'a manager of many rows'}."
-        relation = getattr(known, "related", None) or getattr(known, "field", None)
-        if relation is None or not relation.is_relation:  # perhaps a property: only its value says more
-            return ""
-        model = relation.related_model
-    return "" if hasattr(model, "slug") else f"{model._meta.label} has no slug."
+@check(
+    "W029",
+    "RATELIMITER: CUSTOMER: the pages of the admin cannot find customers: {}.",
+    "Annotate what your functions return, such as `-> Account | None`, API_KEY_RESOLVER too, and register a ModelAdmin "
+    "of that model with search_fields, such as its name: the overview uses its search.",
+)
+def check_customer_search() -> Found:
+    """Return why the model of customers, or its rows, cannot be found."""
+    model = customers.customer_model()
+    if settings.CUSTOMER and model is None and not any(customers.model_at(path)[1] for path in settings.CUSTOMER):
+        yield ("their model is not known",)
+    if model is None or not apps.is_installed("django.contrib.admin"):
+        return
+    from django.contrib.admin.sites import all_sites
+
+    for site in (each for each in all_sites if each.is_registered(TierAssignment)):
+        if not (site.is_registered(model) and site.get_model_admin(model).search_fields):
+            yield (f"{model._meta.label} has no ModelAdmin with search_fields on the site {site.name}",)
 
 
 @check(
@@ -133,11 +150,11 @@ def check_kept_choices() -> Found:
 @check(
     "W008",
     "Rule {} counts by {}, which is not an identity, so it is missing from every request.",
-    "Define it in RATELIMITER['IDENTITIES'], or choose another: {2}.",
+    "Define it in RATELIMITER['IDENTITIES'], customer by CUSTOMER, or choose another: {2}.",
 )
 def check_identities() -> Found:
     """Return the rules that count by an unknown identity, each with that, and with the known ones."""
-    known = {*IDENTITIES, *settings.IDENTITIES}
+    known = identities()
     for rule in rules_in_force():
         for name in rule.partition_by:
             if name.isidentifier() and name not in known:
@@ -157,11 +174,17 @@ def check_trust() -> Found:
     return together(map(str, wide))
 
 
+def _paths_in(entry: str) -> Iterable[str]:
+    named = getattr(settings, entry) or ()
+    return [named] if isinstance(named, str) else named
+
+
 def _callables() -> Iterator[tuple[str, str]]:
-    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE"):
-        path = getattr(settings, entry)
-        if path and not path.endswith(".html") and not (entry == "TIER_RESOLVER" and is_attribute_path(path)):
-            yield entry, path
+    for entry in ("ENGINE", "API_KEY_RESOLVER", "API_KEY_FORM", *_PATHS, "CUSTOMER_CALLERS", "RESPONSE"):
+        subjects, _ = _PATHS.get(entry, ((), ""))
+        for path in _paths_in(entry):
+            if not path.endswith(".html") and not is_attribute_path(path, subjects):
+                yield entry, path
     for name, path in settings.IDENTITIES.items():
         yield f"IDENTITIES: {name}", path
 

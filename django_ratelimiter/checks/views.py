@@ -10,6 +10,7 @@ from django.urls import ResolverMatch, get_resolver
 from django.utils import translation
 
 from ..conf import django_setting, settings
+from ..conf.values import is_attribute_path
 from ..decorators import limits_of
 from ..middleware import ASKED_BY_GATEWAYS, exempt_paths
 from ..rules import routes
@@ -70,12 +71,14 @@ def check_targets() -> Found:
 
 @check(
     "W004",
-    "{} authenticates its user after the middleware has decided, so these rules by user never apply to it: {}.",
+    "{} authenticates its user after the middleware has decided, so these rules by user or customer never apply: {}.",
     "Add django_ratelimiter.throttling.RuleThrottle to its throttle_classes, or to DEFAULT_THROTTLE_CLASSES.",
 )
 def check_views() -> Found:
     """Return the views of DRF to which rules by user never apply; a prefix inside a captured part is ignored."""
-    rules = [rule for rule in rules_in_force() if "user" in rule.partition_by]
+    by_user = [path for path in settings.CUSTOMER if not is_attribute_path(path, ("api_key",))]
+    names = {"user", "customer"} if by_user else {"user"}
+    rules = [rule for rule in rules_in_force() if names & {*rule.partition_by}]
     unmet, late = dict[Any, set[str]](), dict[routes.View, Any]()
     for match in _all_views() if rules else ():
         if _knows_user_too_late(match.func):

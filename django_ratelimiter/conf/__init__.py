@@ -16,7 +16,7 @@ from ..engine.base import Alias
 from ..logs import logger
 from ..values.addresses import addresses_of, shown_address
 from ..values.digests import alias_of, are_revealed, keyed_digest, opened
-from ..values.partitions import IDENTITIES, is_identity, partition_names
+from ..values.partitions import EXACT, IDENTITIES, is_identity, partition_names, value_in
 from . import values
 
 T = TypeVar("T")
@@ -117,6 +117,13 @@ def read_alias(alias: str) -> str | None:
     return found if found is not None and are_revealed(partition_names(found), settings.REVEAL) else None
 
 
+def caller_in(alias: str) -> tuple[str, str]:
+    """Return by what exact usage knows the caller of an alias: identity and value; "" and the digest if unreadable."""
+    text = opened((settings.HASH_KEY, *settings.HASH_KEY_FALLBACKS), alias)
+    name = "" if text is None else partition_names(text)[0]
+    return (name, value_in(str(text))) if name in EXACT else ("", str(alias))
+
+
 def aliases_of(alias: Alias) -> list[Alias]:
     """Return the aliases of the same caller by HASH_KEY and its fallbacks; only this one if it cannot be read."""
     value = read_alias(alias) if settings.HASH_KEY_FALLBACKS else None
@@ -125,8 +132,15 @@ def aliases_of(alias: Alias) -> list[Alias]:
 
 
 def has_identity(name: str) -> bool:
-    """Return whether this project has an identity of this name."""
+    """Return whether this project has an identity of this name: the customer only if CUSTOMER leads to it."""
+    if name == "customer":
+        return bool(settings.CUSTOMER)
     return is_identity(name) and (not name.isidentifier() or name in IDENTITIES or name in settings.IDENTITIES)
+
+
+def identities() -> list[str]:
+    """Return the identities of this project, without those like "header:NAME"."""
+    return [*filter(has_identity, IDENTITIES), *settings.IDENTITIES]
 
 
 def unknown_identity(name: str) -> str:
@@ -143,6 +157,8 @@ def is_secret(name: str) -> bool:
 
 _RESPONSES: Final = 'None, the dotted path of a callable, or a template\'s name in ".html"'
 _callable: Final = values.optional(values.text(values.DOTTED, "None, or the dotted path of a callable"))
+_PATH: Final = 'None, a path such as "user.is_staff" or "user.profile.plan", or the dotted path of a callable'
+_path: Final = values.optional(values.text(values.DOTTED, _PATH))
 
 
 class Settings:
@@ -184,10 +200,16 @@ class Settings:
     #: Dotted path of a callable(raw key) that returns whether API_KEY_RESOLVER can know the key; None = always asked.
     API_KEY_FORM = Entry(None, _callable)
     #: Dotted path of a callable(request) that returns the slug of a tier; None = tier assignments are used.
-    TIER_RESOLVER = Entry(None, _callable)
+    TIER_RESOLVER = Entry(None, _path)
+    #: Paths of attributes or callables that lead to a caller's customer, a row of the project; the first one counts.
+    CUSTOMER = Entry(None, values.customers)
+    #: Path of an attribute of callers, or of a callable, that says whether a caller is exempt from all rules.
+    EXEMPT = Entry(None, _path)
+    #: Dotted path of a callable(row of a customer) that returns its callers: ("user", primary key), ("api_key", value).
+    CUSTOMER_CALLERS = Entry(None, _callable)
     #: A project's own identities: dotted paths of callables that take the request, by name.
     IDENTITIES = Entry({}, values.identities)
-    #: The identities that no caller can choose, besides user, ip, api_key and session.
+    #: The identities that no caller can choose, besides user, ip, api_key, customer and session.
     TRUSTED_IDENTITIES = Entry((), values.trusted_identities)
     #: The identities of the body whose values differ in case, too.
     EXACT_FIELDS = Entry((), values.fields_of_bodies)
@@ -210,10 +232,10 @@ class Settings:
     HEADERS = Entry(values.HEADER_FAMILIES, values.families)
     #: The response to rejections: dotted path of a callable(request, decision), or a template; None = our own.
     RESPONSE = Entry(None, values.optional(values.text(rf"{values.DOTTED}|\S.*\.html", _RESPONSES)))
-    #: Days for which usage is kept, by granularity, addresses of callers in it, and versions; None = forever.
+    #: Days for which usage is kept, by granularity, and of callers, addresses in it, and versions; None = forever.
     RETENTION = Entry(values.RETENTION, values.retention)
     #: The identities whose values staff with the permission can see, see `are_revealed`.
-    REVEAL = Entry(["user", "ip", "api_key", "host"], _revealed)
+    REVEAL = Entry(["user", "ip", "api_key", "host", "customer"], _revealed)
 
     def forget(self, **_signal: object) -> None:
         """Drop the cached settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final, TypeVar
@@ -16,6 +16,10 @@ T = TypeVar("T")
 #: The pattern of a dotted path.
 DOTTED: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 
+#: What attributes of a caller can be read from, and with its customer; see `is_attribute_path`.
+CALLERS: Final = ("user", "api_key")
+SUBJECTS: Final = (*CALLERS, "customer")
+
 #: The families of response fields that are sent.
 HEADER_FAMILIES: Final = ("ratelimit", "x-ratelimit")
 #: The possible values in HEADERS; "expose" lets scripts of other origins read the fields.
@@ -27,9 +31,11 @@ _ADDRESS_FIELD: Final = re.compile(r"[a-z0-9-]+-[a-z0-9]*(ip|ipv6|address|for)",
 #: Maximum number of proxies; a higher number would let callers choose their address.
 MAX_PROXIES: Final = 20
 
-#: Default number of days for which usage is kept, by granularity, addresses of callers in it, and versions of the rule
-#: set.
-RETENTION: Final[dict[str, int | None]] = {"minute": 8, "hour": 100, "day": 800, "addresses": 62, "version": 365}
+#: Default number of days for which usage is kept, by granularity, exact usage of callers, addresses in both, and
+#: versions of the rule set.
+RETENTION: Final[dict[str, int | None]] = {
+    "minute": 8, "hour": 100, "day": 800, "callers": 800, "addresses": 62, "version": 365
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # compared by identity: it is a cache key on the request path
@@ -168,8 +174,8 @@ def _is_retention(value: Any) -> bool:
 
 
 retention: Final = checked(
-    'a dict such as {"minute": 8, "hour": 100, "day": None, "addresses": 62, "version": 365}, in days from 1 to 36500; '
-    "None = forever",
+    'a dict such as {"minute": 8, "hour": 100, "day": None, "callers": 800, "addresses": 62, "version": 365}, in days '
+    "from 1 to 36500; None = forever",
     _is_retention,
     lambda value: RETENTION | value,  # missing names get their default
 )
@@ -177,6 +183,25 @@ retention: Final = checked(
 
 def _is_dotted(path: Any) -> bool:
     return isinstance(path, str) and re.fullmatch(DOTTED, path) is not None
+
+
+def is_attribute_path(path: str, subjects: Sequence[str] = SUBJECTS) -> bool:
+    """Return whether this is a path of attributes, such as "user.profile.plan", and not the dotted path of a callable.
+
+    subjects: what it can begin with.
+    """
+    return path.partition(".")[0] in subjects
+
+
+_customer_paths: Final = list_of(
+    lambda path: path in CALLERS or _is_dotted(path),
+    'None, a path such as "user.account", the dotted path of a callable, or a list of these',
+)
+
+
+def customers(value: Any) -> tuple[str, ...]:
+    """Return the paths that lead to a caller's customer; none if there are no customers."""
+    return _customer_paths([] if value is None else [value] if isinstance(value, str) else value)
 
 
 def _are_identities(value: Any) -> bool:
@@ -187,7 +212,7 @@ def _are_identities(value: Any) -> bool:
 
 
 identities: Final = checked(
-    'a dict of names that are free, such as {"tenant": "shop.limits.tenant_of"}, with dotted paths of callables',
+    f'a dict such as {{"tenant": "shop.limits.tenant_of"}}: names other than {", ".join(IDENTITIES)}, and dotted paths',
     _are_identities,
     dict[str, str],
 )

@@ -63,6 +63,9 @@ class Charge(NamedTuple):
     partition: the value that selects the shard; `None` = the key.
     sync_interval: seconds for which a process keeps units that it has fetched in advance; negative = it decides alone;
     `None` = the engine decides each time. The engines ignore it: they decide every charge that they get.
+    usual_cost: what an allowed request of this label is known to cost. Usage counts other costs, and refunds, apart;
+    `None` = it counts no units.
+    exact: usage counts each caller, too: its partition, which is one line of text, with the tail.
     """
 
     key: str
@@ -74,6 +77,8 @@ class Charge(NamedTuple):
     max_delay: float | None = None
     partition: str | None = None
     sync_interval: float | None = None
+    usual_cost: int | None = None
+    exact: bool = False
 
     @property
     def may_be_fetched(self) -> bool:
@@ -157,12 +162,27 @@ def as_version(version: int | Version) -> Version:
     return version if isinstance(version, Version) else Version(version)
 
 
-class UsageCount(NamedTuple):
-    """The requests that one rule decided for one tier in one minute.
+class Counted(NamedTuple):
+    """A charge of an earlier call for the same request, as it was counted: see `usage`.
 
-    allowed, rejected: by the rule itself, whatever other rules decided. soft_exceeded: a part of allowed.
-    shadow_rejected: requests that a rule in shadow would have rejected; it rejects none.
-    degraded: the part of allowed, rejected and shadow_rejected that was decided without the engine.
+    minute: since the Unix epoch; `None` = not known. line: of its label. letter: of its outcome. units: that it cost
+    beyond the usual cost, which are counted apart.
+    """
+
+    minute: int | None
+    line: str
+    letter: str
+    units: int = 0
+
+
+class UsageCount(NamedTuple):
+    """The requests that one rule decided for one tier in one minute; of exact charges, those of one caller.
+
+    label: of exact charges followed by the caller, see `usage`. allowed: they went through. soft_exceeded: a part of
+    allowed. rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them.
+    shadow_rejected: a rule in shadow would have rejected them; it rejects none. degraded: the part of all that was
+    decided without the engine. exempt: the part of allowed whose callers are exempt. extra_units: what the allowed ones
+    cost beyond 1 unit each, less what was refunded. Counts that correct earlier ones may be below 0.
     """
 
     minute: int
@@ -172,6 +192,19 @@ class UsageCount(NamedTuple):
     shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
+    rejected_by_other: int = 0
+    exempt: int = 0
+    extra_units: int = 0
+
+    @property
+    def units(self) -> int:
+        """Return what the allowed requests cost."""
+        return self.allowed + self.extra_units
+
+    @property
+    def requests(self) -> int:
+        """Return the number of requests."""
+        return self.allowed + self.rejected + self.rejected_by_other + self.shadow_rejected
 
 
 class Engine(Protocol):

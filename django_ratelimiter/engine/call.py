@@ -8,13 +8,12 @@ verdicts. Both are created when one is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from functools import lru_cache
 from math import inf
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, overload
 
-from .base import Charge, Verdict, check_units
+from .base import Charge, Counted, Verdict, check_units
 from .shapes import InSteps, LocalTerms, Packed
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -64,20 +63,21 @@ class CallTemplate:
     gates: which of the charges may reject the call.
     pools: for each identity, the label that its callers are counted under over all rules, the place of its first
     charge, and the numbers, from 1, of those that may reject.
-    so_far: how the request was counted by earlier calls, as by `usage.outcome_of`; "" = it was not.
-    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. names: the beginning and
+    takes_leases: an allowed call may hold leases. is_counted: usage is counted under a label. counts_callers: and each
+    caller under some. names: the beginning and
     the end of each counter's name. counters: the same object in templates that differ only in their costs.
-    local, packed, in_steps: see `shapes`; `None` = it was not needed yet.
+    local, packed, in_steps: see `shapes`; extras: see `usage`; `None` = it was not needed yet.
 
     Raises ValueError if the units of a charge are not whole numbers, if its label has several lines, or if two charges
     use one counter.
     """
 
     __slots__ = (
-        "_continued",
         "_parts",
         "charges",
         "counters",
+        "counts_callers",
+        "extras",
         "gates",
         "in_steps",
         "is_counted",
@@ -86,7 +86,6 @@ class CallTemplate:
         "names",
         "packed",
         "pools",
-        "so_far",
         "takes_leases",
         "templates",
     )
@@ -105,7 +104,7 @@ class CallTemplate:
         self.charges: list[Charge] = [each.charge for each in self.templates]
         for charge in self.charges:
             check_units(charge)
-            if charge.usage is not None and "\n" in charge.usage:
+            if charge.usage is not None and not {"\n", "\v"}.isdisjoint(charge.usage):
                 raise ValueError("usage: a label is one line of text.")
         self.names: list[tuple[str, str]] = [(each.before, each.after + each.charge.limit.tag) for each in templates]
         if is_filled:
@@ -113,20 +112,20 @@ class CallTemplate:
         self.gates: tuple[bool, ...] = tuple([charge.gating for charge in self.charges])
         self.takes_leases: bool = any(charge.limit.holds_leases for charge in self.charges)
         self.is_counted: bool = any(charge.usage is not None for charge in self.charges)
+        self.counts_callers: bool = any(charge.usage is not None and charge.exact for charge in self.charges)
         pools: dict[str, list[int]] = {}
         for number, each in enumerate(self.templates, 1):
             if each.identity and each.charge.usage is not None:
                 pools.setdefault(each.identity, []).append(number)
+        gating = [number for number, gates in enumerate(self.gates, 1) if gates]
         self.pools: list[tuple[str, int, list[int]]] = [
-            (OVER_ALL_RULES + identity, numbers[0] - 1, [number for number in numbers if self.gates[number - 1]])
-            for identity, numbers in pools.items()
+            (OVER_ALL_RULES + identity, numbers[0] - 1, gating) for identity, numbers in pools.items()
         ]
         self.local: LocalTerms = LocalTerms(self.charges, [each.is_split for each in self.templates], sources)
         self.in_steps: list[InSteps] | None = None
         self.packed: Packed | None = None
-        self.so_far: str = ""
+        self.extras: list[Any] | None = None
         self._parts: dict[tuple[int, ...], CallTemplate] = {}
-        self._continued: dict[str, CallTemplate] = {}
 
     def part(self, places: Sequence[int]) -> CallTemplate:
         """Return the template with only these places."""
@@ -138,19 +137,7 @@ class CallTemplate:
                 self._parts.clear()
             templates = [self.templates[place] for place in places]
             part = self._parts[key] = CallTemplate(templates, is_filled=self.is_filled)
-            part.so_far = self.so_far
         return part
-
-    def continuing(self, so_far: str) -> CallTemplate:
-        """Return the template for requests that were counted with this letter so far."""
-        if so_far == self.so_far:
-            return self
-        found = self._continued.get(so_far)
-        if found is None:
-            found = self._continued[so_far] = copy(self)
-            found.so_far, found.local, found.packed = so_far, copy(self.local), None
-            found.local.counted, found._parts, found._continued = None, {}, {}
-        return found
 
 
 class Call(Sequence[Charge]):
@@ -160,9 +147,12 @@ class Call(Sequence[Charge]):
     wants: for each charge, the units to charge in advance, beyond the cost, if the call is allowed: at most an eighth
     of what is left then, and none beyond the soft quota; empty = none. `Answer.taken` says how many these were.
     returned: receipts for units that are given back before the call is decided, whatever the decision is.
+    so_far: the charges of earlier calls for the same request, as they were counted.
+    settled: more units that requests allowed before have cost, by label. noted: the labels and partitions that earlier
+    calls have noted as allowed, for the top callers.
     """
 
-    __slots__ = ("_charges", "is_reported", "partitions", "returned", "template", "wants")
+    __slots__ = ("_charges", "is_reported", "noted", "partitions", "returned", "settled", "so_far", "template", "wants")
 
     def __init__(
         self,
@@ -170,11 +160,15 @@ class Call(Sequence[Charge]):
         partitions: tuple[str, ...],
         wants: tuple[int, ...] = (),
         returned: tuple[Verdict, ...] = (),
+        so_far: tuple[Counted, ...] = (),
     ) -> None:
         self.template: CallTemplate = template
         self.partitions: tuple[str, ...] = partitions
         self.wants: tuple[int, ...] = wants
         self.returned: tuple[Verdict, ...] = returned
+        self.so_far: tuple[Counted, ...] = so_far
+        self.settled: dict[str, int] | None = None
+        self.noted: tuple[tuple[str, str], ...] = ()
         self._charges: list[Charge] | None = None
         self.is_reported: bool = False
 
@@ -195,9 +189,9 @@ class Call(Sequence[Charge]):
                 check_units(charge)
             if partition and partition in key:
                 before, key, after = key.partition(partition)
-                terms.append((*charge[1:7], None, charge[8], before, after))
+                terms.append((*charge[1:7], None, *charge[8:], before, after))
             else:
-                terms.append(charge[1:9])
+                terms.append(charge[1:])
             partitions.append(key)
         call = cls(_template_of(tuple(terms)), tuple(partitions))
         call._charges = charges
@@ -214,18 +208,21 @@ class Call(Sequence[Charge]):
         """Return the call of the charges at these places, which gives these receipts back."""
         wants = tuple([self.wants[place] for place in places if self.wants])
         partitions = tuple([self.partitions[place] for place in places])
-        return Call(self.template.part(places), partitions, wants if any(wants) else (), tuple(returned))
+        return Call(self.template.part(places), partitions, wants if any(wants) else (), tuple(returned), self.so_far)
 
     def fetching(self, wants: Sequence[int], returned: Sequence[Verdict] = ()) -> Call:
         """Return this call with units that it wants, and receipts that it gives back."""
-        call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned))
-        call._charges = self._charges
+        call = Call(self.template, self.partitions, tuple(wants) if any(wants) else (), tuple(returned), self.so_far)
+        call._charges, call.settled, call.noted = self._charges, self.settled, self.noted
         return call
 
-    def continuing(self, so_far: str) -> Call:
-        """Return the call as one for a request that was counted with this letter so far; "" = it was not."""
-        template = self.template.continuing(so_far)
-        return self if template is self.template else Call(template, self.partitions, self.wants, self.returned)
+    def continuing(self, so_far: tuple[Counted, ...], noted: tuple[tuple[str, str], ...] = ()) -> Call:
+        """Return the call as one for a request that was counted and noted like this so far."""
+        if not (so_far and self.partitions):
+            return self
+        call = Call(self.template, self.partitions, self.wants, self.returned, so_far)
+        call.noted = noted
+        return call
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -255,14 +252,14 @@ def _check_names(names: list[str]) -> None:
 def _template_of(terms: tuple[Any, ...]) -> CallTemplate:
     """Return the template of charges in a list.
 
-    terms: of each, from its limit to its `sync_interval`; then what is before and after the partition in its key, if
+    terms: of each, from its limit on; then what is before and after the partition in its key, if
     the key contains it.
     """
     templates = []
     for term in terms:
-        before, after = term[8:] or ("", "")
-        is_named = len(term) > 8
-        templates.append(ChargeTemplate(before, after, Charge("", *term[:8]), term[6] != "", is_named))
+        before, after = term[10:] or ("", "")
+        is_named = len(term) > 10
+        templates.append(ChargeTemplate(before, after, Charge("", *term[:10]), term[6] != "", is_named))
     return CallTemplate(templates, is_filled=False)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 from zlib import crc32
 
-from .base import Alias, Verdict, noted
+from .base import Alias, Verdict
+from .base import noted as written
 
 K = TypeVar("K")
 
@@ -61,9 +62,12 @@ def sums_of(counts: Iterable[tuple[K, str, int]]) -> dict[tuple[K, str], int]:
 
 
 def top_of(counts: Iterable[tuple[int, str, int]], most: int) -> dict[str, tuple[int, int]]:
-    """Return the top callers. counts: of 0 = allowed and 1 = rejected requests, see `sums_of`."""
+    """Return the top callers. counts: of 0 = allowed and 1 = rejected requests, see `sums_of`.
+
+    Estimates of allowed requests, less those that were rejected later, may fall below 0.
+    """
     sums = sums_of(counts)
-    return merge_top({who: (sums.get((0, who), 0), sums.get((1, who), 0)) for _, who in sums}, most)
+    return merge_top({who: (max(sums.get((0, who), 0), 0), sums.get((1, who), 0)) for _, who in sums}, most)
 
 
 class MemoryPartitions:
@@ -77,28 +81,49 @@ class MemoryPartitions:
         self._weights: tuple[dict[Hour, dict[str, int]], ...] = ({}, {})
         self._samples: dict[int, dict[tuple[str, str], int]] = {}
 
-    def note(self, verdicts: Sequence[Verdict], pools: Iterable[tuple[str, int, list[int]]], now: int) -> None:
-        """Count the partitions of a call that was decided now. pools: of its template."""
+    def note(
+        self,
+        verdicts: Sequence[Verdict],
+        pools: Iterable[tuple[str, int, list[int]]],
+        now: int,
+        *,
+        is_rejected: bool,
+        noted: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Count the partitions of a call that was decided now. pools: of its template. noted: see `Call`.
+
+        is_rejected: what another rule rejects is neither allowed nor rejected by this one.
+        """
+        for earlier in noted if is_rejected else ():
+            self._take_back(*earlier, now // HOUR_US)
         passed: dict[tuple[str, str], bool] = {}
         for verdict in verdicts:
             label, partition = verdict.charge.usage, verdict.charge.partition
             if label is not None and partition is not None:
                 passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
         for (label, partition), allowed in passed.items():
-            self._note(label, partition, now // HOUR_US, now // MINUTE_US, allowed)
+            if not (allowed and is_rejected):
+                self._weigh(label, partition, now // HOUR_US, allowed)
+            self._sample(label, partition, now // MINUTE_US)
         for label, place, numbers in pools:
             allowed = all(verdicts[number - 1].allowed for number in numbers)
-            self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
+            if not (allowed and is_rejected):
+                self._weigh(label, verdicts[place].charge.partition or "", now // HOUR_US, allowed)
 
-    def _note(self, label: str, partition: str, hour: int, minute: int, allowed: bool) -> None:
-        self._weigh(label, partition, hour, allowed)
+    def _sample(self, label: str, partition: str, minute: int) -> None:
         if is_sampled(partition):
-            samples, whom = self._samples.setdefault(minute, {}), (label, noted(partition))
+            samples, whom = self._samples.setdefault(minute, {}), (label, written(partition))
             if whom in samples or len(samples) < MAX_SAMPLED:
                 samples[whom] = samples.get(whom, 0) + 1
 
+    def _take_back(self, label: str, partition: str, hour: int) -> None:
+        weights, who = self._weights[0].setdefault((hour, rule_of(label)), {}), written(partition)
+        weights[who] = weights.get(who, 0) - 1
+        if label.startswith("*"):  # over all rules
+            self._weigh(label, partition, hour, allowed=False)
+
     def _weigh(self, label: str, partition: str, hour: int, allowed: bool) -> None:
-        weights, who = self._weights[not allowed].setdefault((hour, rule_of(label)), {}), noted(partition)
+        weights, who = self._weights[not allowed].setdefault((hour, rule_of(label)), {}), written(partition)
         weights[who] = weights.get(who, 0) + 1
         if len(weights) > MAX_RANKED:
             for light in sorted(weights, key=lambda each: (weights[each], each))[:-RANKED_AFTER_TRIM]:

@@ -56,8 +56,9 @@ class CallFormat:
     """A packed call with holes, for one minute and version.
 
     parts: what is sent, with a character for each byte; every second one is filled. size: of the filled call, without
-    the partitions of its notes. noted: the places of the charges whose partitions are repeated in notes. flags: of
-    each charge, if calls want units; else empty.
+    the partitions of its notes and lines. noted: the places of the charges whose partitions are repeated in notes.
+    flags: of each charge, if calls want units; else empty. lines: usage that names callers, the field of the call
+    first: its length without the callers, and their places. varies: there are flags or lines.
     """
 
     minute: int
@@ -66,6 +67,8 @@ class CallFormat:
     size: int
     noted: tuple[int, ...]
     flags: tuple[int, ...]
+    lines: tuple[tuple[int, Sequence[int]], ...]
+    varies: bool
 
 
 @dataclass(slots=True, eq=False)

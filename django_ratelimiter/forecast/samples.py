@@ -11,7 +11,7 @@ from itertools import groupby, starmap
 from operator import itemgetter
 from typing import Any, Final
 
-from django.db.models import F, Q, QuerySet, Sum
+from django.db.models import Q, QuerySet, Sum
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -176,8 +176,8 @@ class Samples:
         rows: QuerySet[Any, Any] = UsageBucket.objects.filter(
             self._within("start"), rule_slug=self._slug, granularity=Granularity.MINUTE
         ).order_by("start")
-        summed = rows.values("start").annotate(requests=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
-        if found := [(start, int(requests)) for start, requests in summed.values_list("start", "requests")]:
+        summed = rows.values("start").annotate(requests=Sum(UsageBucket.REQUESTS))
+        if found := [(start, max(int(requests), 0)) for start, requests in summed.values_list("start", "requests")]:
             yield "", "", found
 
     @cached_property

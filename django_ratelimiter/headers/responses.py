@@ -212,7 +212,7 @@ def _context(request: HttpRequest, rejection: Rejection, words: RejectionText) -
         "retry_after": rejection.seconds,
         "reference": rejection.reference,
         "again": escape_leading_slashes(request.get_full_path()) if helps else None,  # "//" would begin a host name
-        "stylesheet": _stylesheet(),
+        "stylesheet": stylesheet(),
     }
 
 
@@ -234,8 +234,8 @@ def _body_for(accept: str) -> str:
     return _BODIES[preferred or PROBLEM_JSON]
 
 
-def _stylesheet() -> str | None:
-    """Return the URL of the page's stylesheet; `None` if the project does not serve it: the page works without."""
+def stylesheet() -> str | None:
+    """Return the URL of the stylesheet of such pages; `None` if the project does not serve it: they work without."""
     if not django_setting("STATIC_URL"):
         return None
     try:

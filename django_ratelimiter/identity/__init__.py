@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -19,11 +20,12 @@ from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
 from ..conf import settings
+from ..customers import Customer
 from ..databases import spelled
 from ..engine.base import Alias
 from ..exceptions import raised_at
 from ..logs import logger
-from ..rules import cache
+from ..rules import cache, tiers
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, is_known_api_key, resolve_api_key
@@ -45,6 +47,9 @@ _KEY_SCHEMES: Final = ("api-key", "bearer", "token", "")
 #: The maximum length of keys in Django's table of sessions.
 MAX_SESSION_KEY: Final = 40
 _SESSION_VALUE: Final = "_ratelimit"
+
+#: What a customer is kept under that was not found by the request, but assumed. No identity has this name.
+_ASSUMED: Final = "=customer"
 
 #: Types of values from a path or a custom identity. The text of other types might differ with each request.
 _VALUES: Final = (str, int, float, Decimal, UUID, date)
@@ -85,6 +90,8 @@ class Identity:
     def assume(self, name: str, value: str) -> None:
         """Set the request's value for this name, whatever the request contains."""
         self._values[name] = spelled(name, value) or None
+        if name == "customer":
+            self._values[_ASSUMED] = self._values[name]
 
     @property
     def user_id(self) -> str | None:
@@ -123,6 +130,25 @@ class Identity:
             return value
         return hash_api_key(_raw_api_key(self._request) or "")
 
+    @property
+    def customer(self) -> Customer | None:
+        """The customer, by the setting CUSTOMER."""
+        if not settings.CUSTOMER:
+            return None
+        found = tiers.customers_of.get(self.value("user"), self.api_key, self._part)
+        self.has_failed = self.has_failed or found is tiers.UNREAD_CUSTOMER
+        return found.customer
+
+    @property
+    def customer_label(self) -> str | None:
+        """The label of the customer, if that was found out for this request: nothing is asked for it."""
+        if not settings.CUSTOMER or not self._values.keys() >= {"user", "api_key"}:
+            return None
+        with suppress(SynchronousOnlyOperation):
+            found = tiers.customers_of.cached(self.value("user"), self.api_key, self._part).customer
+            return found and found.label
+        return None
+
     def entitlement(self, rules: RuleSet, note: Note | None = None) -> Entitlement:
         """Return what the caller may have. note: see `rules.tiers.entitlement_for`."""
         if rules.is_copy:  # assignments are not in it
@@ -131,11 +157,22 @@ class Identity:
             rules, self.value("user"), self.api_key, partial(partition, self), self._part, note
         )
 
+    def is_exempt(self, *, reads: bool = True) -> bool | None:
+        """Return whether EXEMPT exempts the caller; `None` = it failed. reads: False = only if the user was read."""
+        by = "api_key" if str(settings.EXEMPT).startswith("api_key.") else "user"
+        if settings.EXEMPT is None or not (reads or by in self._values):
+            return False
+        found = tiers.exemptions.get(self.user_id if by == "user" else None, self.api_key, self._part)
+        self.has_failed = self.has_failed or found is None
+        return found
+
     def _part(self, name: str) -> Any:
         """Return what a `plans.CallerIdentity` reads of the caller."""
         if name == "user":
             user = self._user or getattr(self._request, "user", None)
             return user if getattr(user, "is_authenticated", False) else ninjas_user(self._request) or user
+        if name == "customer":
+            return self._values.get(_ASSUMED)
         return self.address if name == "address" else self.value(name)
 
     @property
@@ -158,6 +195,9 @@ class Identity:
     def _find(self, name: str) -> str | None:
         if is_address(name):
             return network_around(client_address(self._request), name)
+        if name == "customer":
+            customer = self.customer
+            return customer and customer.value
         kind, colon, own = name.partition(":")
         if not colon:
             return _own(self._request, settings.IDENTITIES.get(name), f"The identity {name}")
@@ -246,6 +286,7 @@ def access_entry_for(entries: AccessList, identity: Identity | None) -> AccessRe
         identity.user_id if "user" in entries.kinds else None,
         identity.api_key if "api_key" in entries.kinds else None,
         digests_of=lambda names: _digests_by(identity, names),
+        customer=identity.value("customer") if "customer" in entries.kinds else None,
     )
 
 

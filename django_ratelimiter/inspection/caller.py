@@ -8,23 +8,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist, ValidationError
+from django.core.exceptions import ObjectDoesNotExist
+from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from ..conf import has_identity, is_alias, is_secret, settings, unknown_identity
+from ..customers import key_model, of_row, row_of, value_of
 from ..databases import spelled
+from ..exceptions import raised_at
 from ..identity import MAX_API_KEY, MAX_SESSION_KEY, digest, digests, hash_api_key, is_of_unreadable
 from ..identity.proxies import client_address, client_ip, network_around
 from ..limiter.templates import missing
+from ..logs import logger
+from ..plans import CallerIdentity
 from ..rules.records import RuleRecord
 from ..rules.tiers import find_api_key, is_known_api_key
 from ..rules.ttl_cache import OwnCodeFailed
-from ..tenants import own_pk, user_key
-from ..values.digests import alias_of, whole
+from ..tenants import names_row, row_key, rows_named, rows_of, user_key
+from ..values.digests import alias_of, keyed_digest, whole
 from ..values.partitions import encode_partition, is_identity, partition_names
 from ..values.references import parse_reference
-from .references import Name, digests_of, everybody, known_rules, revealed_to, rules_of, with_tail
+from .references import Name, digests_of, everybody, is_hash, known_rules, revealed_to, row_keys, rules_of, with_tail
 
 
 class UnknownCaller(ValueError):
@@ -52,21 +57,13 @@ def find_user(text: str) -> Any:
     return keyed if named is None else named
 
 
-def is_hash(key: str) -> bool:
-    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
-    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
-
-
 def by_key(pk: Any) -> str:
     """Return a text that names only the user with this primary key."""
     return f"id:{pk}"
 
 
 def _of_key(text: str) -> Any:
-    try:
-        return get_user_model()._default_manager.filter(pk=own_pk(text)).first()
-    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
-        return None
+    return next(iter(rows_of(get_user_model(), [text])), None)
 
 
 def _of_name(text: str) -> Any:
@@ -77,14 +74,14 @@ def _of_name(text: str) -> Any:
         return None
 
 
-KINDS: Final = ("user", "api_key", "ip", "partition")
+KINDS: Final = ("user", "api_key", "ip", "customer", "partition")
 
 #: Longer texts are never valid.
 MAX_TEXT: Final = 1_000
 
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 #: The prefix for a result of API_KEY_RESOLVER. Without it, a text that is not a known key is read as a key, too.
-_RESOLVED: Final = "value:"
+RESOLVED: Final = "value:"
 #: What stands for one of several keys in URLs: its hash, and the result of API_KEY_RESOLVER.
 _ONE_OF: Final = re.compile(r"key:([0-9a-f]{64}):(.+)", re.DOTALL)
 _PART: Final = re.compile(
@@ -104,7 +101,7 @@ class Caller:
     known: Mapping[str, str] = field(default_factory=dict)
     #: The whole IP address.
     address: str | None = None
-    #: The hash of the key.
+    #: The hash of the key; of a row if it has that.
     api_key: str | None = None
     #: The text for an API key in URLs.
     open_api_key: str = ""
@@ -112,6 +109,8 @@ class Caller:
     unknown: str = ""
     #: The row of the user; `None` = there is none, or another kind of caller.
     user: Any = None
+    #: The row of the customer: the caller itself, or that of a user or an API key; `None` = there is none.
+    customer: Any = None
     #: It is identified by a key that must not be in a URL or be stored.
     is_secret: bool = False
     #: The slug in the reference from the input.
@@ -126,8 +125,9 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """What API_KEY_RESOLVER returned for the key or keys: they share their counters. Empty without a resolver."""
-        return self.value if self.kind == "api_key" and self.value != self.api_key else ""
+        """What API_KEY_RESOLVER returned for the key or keys, which share their counters; "" if it is the key's row."""
+        is_row = self.api_key is not None and self.open_api_key.startswith(RESOLVED)
+        return self.value if self.kind == "api_key" and self.value != self.api_key and not is_row else ""
 
     @property
     def is_one_key(self) -> bool:
@@ -135,14 +135,9 @@ class Caller:
         return bool(self.owner) and self.api_key is not None
 
     @property
-    def user_id(self) -> str | None:
-        """The primary key of the user, as text."""
-        return self.known.get("user")
-
-    @property
-    def is_unknown_user(self) -> bool:
-        """True if the input is a user that is not in the database."""
-        return self.kind == "user" and self.user is None
+    def is_unknown_row(self) -> bool:
+        """True if the input is a user or customer that is not in the database."""
+        return self.kind in ("user", "customer") and getattr(self, self.kind) is None
 
     @property
     def is_everybody(self) -> bool:
@@ -180,12 +175,15 @@ class Caller:
         """Return the caller's digest in the names of a rule's counters; `None` = not known.
 
         For an address, also if the rule is split by another value, but counts requests without that by address.
+        By a rule with exact usage it has a tail, whatever REVEAL is.
         """
         if self.kind == "digest" and rule.partition_by:
             return self.value
         value = self.partition(rule.partition_by)
         if value is None and self.stands_in(rule):
             value = self.partition(("ip",))
+        if value is not None and rule.exact_usage:
+            return keyed_digest(settings.HASH_KEY, value, partition_names(value))
         return None if value is None else digest(value)
 
     def stands_in(self, rule: RuleRecord) -> bool:
@@ -210,8 +208,9 @@ class Caller:
 
     def __str__(self) -> str:
         """Return the caller as text that may be stored: no address or key, but the start of the digest."""
-        if self.kind == "user":
-            return _("user %s") % self.value
+        rows = {"user": _("user %s"), "customer": _("customer %s")}
+        if self.kind in rows:
+            return rows[self.kind] % self.value
         labels = {"api_key": _("API key"), "ip": _("address"), "partition": _("partition"), "digest": _("caller")}
         return f"{labels[self.kind]} {str(self.api_key if self.is_one_key else self.digest)[:8]}…"
 
@@ -237,6 +236,8 @@ def caller_of(kind: str, value: str, others: Iterable[str] = (), *, must_count: 
         values = {"kind": kind, "kinds": ", ".join((*KINDS, "digest", "reference"))}
         raise UnknownCaller(_("%(kind)r is unknown; choose one of %(kinds)s.") % values)
     parts = parts_of(value) if kind == "partition" else {kind: value}
+    if parts.keys() == {"customer"}:  # a page of its own, however it is named
+        kind, value = "customer", parts["customer"]
     for text in others:
         for name, known in parts_of(text).items() if text.strip() else ():
             parts.setdefault(name, known)
@@ -264,9 +265,9 @@ def _kind_and_value(name: Name) -> tuple[str, str] | None:
     if name.kind == "user":
         return "user", by_key(name.value)
     if name.kind == "api_key":
-        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{_RESOLVED}{name.value}"
-    if name.kind == "ip":
-        return "ip", name.value
+        return "api_key", name.value if settings.API_KEY_RESOLVER is None else f"{RESOLVED}{name.value}"
+    if name.kind in ("ip", "customer"):
+        return name.kind, name.value
     text = name.value if name.kind == "partition" else encode_partition([(name.kind, name.value)])
     return None if any(map(is_secret, partition_names(text))) else ("partition", text)
 
@@ -298,25 +299,105 @@ def parts_of(text: str) -> dict[str, str]:
     return found
 
 
-def _caller(kind: str, value: str, parts: Mapping[str, str]) -> Caller:
-    """Return the caller, with each value as a request would have it."""
+def _caller(kind: str, value: str, parts: Mapping[str, str], row: Any = None, customer: Any = None) -> Caller:
+    """Return the caller, with each value as a request would have it. row: of a user or key. `None` = not known."""
     known = {name: spelled(name, value) for name, value in parts.items()}
     if len(known.get("session", "")) > MAX_SESSION_KEY:  # it would be that of a request, and is another
         raise UnknownCaller(_("This is the content of a session, not its key. Look for a digest or a reference."))
-    address = user = None
-    key = _Key("", None, "")
+    address, key, user = None, _Key("", None, ""), row if kind == "user" else None
     if "user" in known:
-        known["user"], user = _user_of(known["user"])
+        known["user"], user = (known["user"], user) if user else _user_of(known["user"])
     if "ip" in known:
         known["ip"], address = _addresses(known["ip"])
     if "api_key" in known:
         key = _api_key(known["api_key"])
         known["api_key"] = key.value
+        if key.hashed is None:
+            row = row if kind == "api_key" and row else rows_named([key.value]).get(key.value)
+            key = key._replace(hashed=_hash_in(row))
+    if "customer" in known:
+        customer = customer or row_of(known["customer"])
+    elif kind in ("user", "api_key") and settings.CUSTOMER:
+        customer = _customer_of(known, key.hashed, user)
+        known |= {"customer": value_of(customer)} if customer is not None else {}
     typed = parts_of(value) if kind == "partition" else {kind: value}
     is_hidden = kind != "api_key" and (any(map(is_secret, typed)) or typed.get("api_key", key.opened) != key.opened)
     if kind != "partition" and kind in known:
         value = known[kind]
-    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, is_hidden)
+    return Caller(kind, value, known, address, key.hashed, key.opened, key.unknown, user, customer, is_hidden)
+
+
+def _hash_in(row: Any) -> str | None:
+    """Return the hash of an API key in its row; `None` = it has none, or several."""
+    found = [each for each in vars(row).values() if isinstance(each, str) and is_hash(each)] if row else []
+    return found[0] if len(found) == 1 else None
+
+
+def _customer_of(known: Mapping[str, str], api_key: str | None, user: Any) -> Any:
+    """Return the row of the customer of this user or API key; `None` = there is none, or CUSTOMER fails."""
+    try:
+        identity = CallerIdentity(known.get("user"), api_key, lambda name: user if name == "user" else known.get(name))
+        return identity.customer if of_row(identity.customer) else None
+    except Exception as error:  # the project's own code
+        logger.error("RATELIMITER['CUSTOMER'] failed, so a caller is shown without it: %s", raised_at(error))
+        return None
+
+
+def member_in(pair: Any, model: type[Model] | None) -> tuple[str, str]:
+    """Return kind and value of a caller, as rules count by it, from a pair of CUSTOMER_CALLERS.
+
+    model: of the rows of API keys, if it is known. Whether the caller exists is not looked up. Raises UnknownCaller.
+    """
+    kind, given = pair if isinstance(pair, tuple) and len(pair) == 2 else (type(pair).__name__, None)
+    if given in (None, "") or kind == "customer":
+        raise UnknownCaller(_unread(kind, "", _('give pairs such as ("user", 42).')))
+    given = given.pk if kind == "user" and isinstance(given, get_user_model()) else given
+    text = row_key(given) if isinstance(given, Model) else str(given)
+    if kind == "user":
+        return kind, text if ":" in text else user_key(text)
+    if kind != "api_key":
+        return str(kind), text
+    value = text.removeprefix(RESOLVED)
+    if settings.API_KEY_RESOLVER is None:
+        return kind, value if is_hash(value) else hash_api_key(value)
+    if is_hash(text) or not (model or isinstance(given, str | Model)):
+        why = only_a_hash() if is_hash(text) else _("give a row, or annotate what API_KEY_RESOLVER returns.")
+        raise UnknownCaller(_unread(kind, text, why))
+    return kind, value if model is None or names_row(value) else f"{model._meta.label}:{value}"
+
+
+def members_of(customer: Caller, named: Collection[tuple[str, str]]) -> tuple[list[Caller], list[str]]:
+    """Return these callers of a customer, see `member_in`, and in words which others cannot be read, and why.
+
+    One query for each model of their rows.
+    """
+    keys, keyed = row_keys(named), key_model()
+    rows = rows_named(keys.values())
+    found, unread = [], []
+    for kind, value in named:
+        key, is_alone = keys.get((kind, value), ""), kind in ("user", "api_key", "ip")
+        text = f"{RESOLVED}{value}" if kind == "api_key" else value if is_alone else f"{kind}={value}"
+        try:
+            wanted = (kind == "api_key" and keyed) or Model
+            is_known = isinstance(row := rows.get(key), wanted) or not names_row(key)
+            if kind == "api_key" and settings.API_KEY_RESOLVER is None:
+                is_known = is_known_api_key(value)
+            if not is_known:
+                raise UnknownCaller(_("it is not known."))
+            parts = {**({kind: text} if is_alone else parts_of(text)), "customer": customer.value}
+            own = kind if is_alone else "partition"
+            found.append(_caller(own, text, parts, row, customer.customer))
+        except UnknownCaller as error:
+            unread.append(_unread(kind, value, error))
+    return found, unread
+
+
+def _unread(kind: object, value: str, why: object) -> str:
+    """Return that a caller cannot be read; of what may be a secret only the start."""
+    label, colon, rest = value.rpartition(":")
+    if kind != "user" and not (rest.isdecimal() and len(rest) < 12):
+        rest = rest and f"{rest[: min(4, len(rest) // 4)]}…"
+    return _("%(who)s cannot be read: %(why)s") % {"who": f"{kind} {label}{colon}{rest}".strip(), "why": why}
 
 
 def open_parts(texts: Iterable[str]) -> tuple[dict[str, str], bool]:
@@ -364,12 +445,12 @@ class _Key(NamedTuple):
 
 def _api_key(text: str) -> _Key:
     """Return the key for a text: the key, its hash, the result of API_KEY_RESOLVER, or what stands for it in URLs."""
-    hashed = hash_api_key(text)
+    found = text.removeprefix(RESOLVED)
+    hashed = hash_api_key(text if settings.API_KEY_RESOLVER else found)
     if settings.API_KEY_RESOLVER is None:
-        known = text if is_hash(text) and not is_known_api_key(hashed) else hashed
+        known = found if is_hash(found) and (found != text or not is_known_api_key(hashed)) else hashed
         return _Key(known, known, known)
-    if text.startswith(_RESOLVED) and text != _RESOLVED:
-        found = text.removeprefix(_RESOLVED)
+    if found not in ("", text):
         return _Key(found, None, text)
     if one := _ONE_OF.fullmatch(text):
         return _Key(one[2], one[1], text)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import ClassVar, Final, NamedTuple
 
 from ..backend import get_engine
+from ..conf import read_alias
 from ..engine.base import Charge, Verdict
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
@@ -18,6 +20,7 @@ from ..rules.records import LimitRecord, RuleRecord
 from ..rules.routes import for_no_view
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement
+from ..values.partitions import encode_partition
 from ..values.references import reference_of
 from .caller import Caller
 from .references import everybody, recent
@@ -43,6 +46,7 @@ class Counter:
     stands_in: bool = False
     #: The caller's tier is not known, so this may not be its limit.
     is_assumed: bool = False
+    is_customers: bool = False  # the caller shares it with others of its customer
     logged: bool = False  # it is the counter of the rejection that the reference names
 
     @property
@@ -159,7 +163,7 @@ class Counters:
     @property
     def own(self) -> list[Counter]:
         """The counters that can be reset for this caller alone."""
-        return [each for each in self.counters if not each.shared and not each.is_local]
+        return [each for each in self.counters if not (each.shared or each.is_local or each.is_customers)]
 
     @property
     def blocking(self) -> Blocking:
@@ -179,7 +183,7 @@ class Counters:
             return Counters([each for each in self.counters if each.shared], problem=self.problem)
         if caller.is_nobody:
             return Counters((), problem=self.problem)
-        if caller.kind != "digest" and not caller.is_unknown_user:
+        if caller.kind != "digest" and not caller.is_unknown_row:
             return self
         shown = [each for each in self.counters if not each.shared and (each.used or self.problem)]
         if self.problem and caller.kind == "digest":  # only the rule that it came with is known to count it
@@ -218,8 +222,23 @@ def rejections_of(caller: Caller, found: Counters, rules: RuleSet) -> list[Calle
         (rule.slug, caller.digest_for(rule)): rule for rule in _rules(rules) if rule.is_shared == caller.is_everybody
     }
     rows = sorted((row for row in recent() if (row.rule, row.partition) in known), key=lambda row: -row.at_us)
-    counters = {each.charge.key + each.charge.limit.tag: each for each in found.counters}
-    return [_rejection(row, known[row.rule, row.partition], counters.get(row.counter)) for row in rows[:MAX_SHOWN]]
+    # Those of a customer's user with another tier have another limit, and are on the user's own page.
+    by_tier = caller.kind == "customer"
+    counters = {(each.charge.key + each.charge.limit.tag, by_tier and each.tier): each for each in found.counters}
+    shown = [(row, counters.get((row.counter, by_tier and row.tier))) for row in rows[:MAX_SHOWN]]
+    return [_rejection(row, known[row.rule, row.partition], counter) for row, counter in shown]
+
+
+def rejected_by_more(callers: Sequence[Caller], rules: RuleSet) -> list[str]:
+    """Return the names of rules that reject one of these callers lately, by more values than are known of it.
+
+    Raises EngineUnavailable.
+    """
+    several = {rule.slug: rule for rule in _rules(rules) if rule.mode == "enforce" and len(rule.partition_by) > 1}
+    lately = [(several[row.rule], row.partition) for row in recent() if row.rule in several and not row.shadow]
+    found = [(rule, {*(read_alias(who) or "").split("|")}) for rule, who in lately]
+    known = [(each, {encode_partition([pair]) for pair in each.known.items()}) for each in callers]
+    return sorted({rule.name for rule, parts in found for each, own in known if each.missing(rule) and parts & own})
 
 
 def _rejection(row: Rejection, rule: RuleRecord, counter: Counter | None) -> CallerRejection:
@@ -252,11 +271,32 @@ def moment_of(at_us: int) -> datetime:
 
 
 def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
-    """Return the caller's counters under all rules that are not off, read in one call of the engine for each shard.
+    """Return the caller's counters under all rules that are not off.
 
     For a digest the tier is not known: the tier of its last recent rejection by the rule is used. Without one, the
     limits are assumed, and it is not known what they decide.
     """
+    return read(_unread(caller, rules, entitlement))
+
+
+def counters_of_members(
+    callers: Sequence[Caller], rules: RuleSet, granted: Sequence[Entitlement], to_customer: Entitlement
+) -> list[Counters]:
+    """Return the counters of each caller of a customer, with their entitlements, in as few calls of the engine.
+
+    Without those that all callers share, and those of the customer, if the caller has the same limits there.
+    """
+    parts = []
+    for caller, entitlement in zip(callers, granted, strict=True):
+        found = _unread(caller, rules, entitlement).counters
+        own = {"customer"} if entitlement == to_customer else set()
+        parts.append([each for each in found if {*each.rule.partition_by} - own])
+    together = read(Counters([*chain(*parts)]))
+    counters = iter(together.counters)
+    return [Counters(list(islice(counters, len(part))), problem=together.problem) for part in parts]
+
+
+def _unread(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Counters:
     counters: list[Counter] = []
     unread: list[Unread] = []
     unlimited: list[RuleRecord] = []
@@ -273,12 +313,13 @@ def counters_of(caller: Caller, rules: RuleSet, entitlement: Entitlement) -> Cou
             is_assumed = caller.kind == "digest" and (
                 rule.depends_on_tier if caller.is_everybody else rule.slug not in seen
             )
-            counters += _counters_of(template, digest, stands_in=caller.stands_in(rule), is_assumed=is_assumed)
+            is_customers = rule.partition_by == ("customer",) and caller.kind in ("user", "api_key")
+            counters += _counters_of(template, digest, caller.stands_in(rule), is_assumed, is_customers)
         if not template.records:
             unlimited.append(rule)
         elif digest is None:
             unread.append(Unread(rule, tuple(caller.missing(rule))))
-    return read(Counters(counters, unread, unlimited, problem))
+    return Counters(counters, unread, unlimited, problem)
 
 
 def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
@@ -296,28 +337,38 @@ def shared_counters(rules: Iterable[RuleRecord], known: RuleSet) -> Counters:
     return read(Counters([*found.values()]))
 
 
-def _counters_of(
-    template: RuleTemplate, digest: str, *, stands_in: bool = False, is_assumed: bool = False
-) -> list[Counter]:
+def _counters_of(template: RuleTemplate, digest: str, *facts: bool) -> list[Counter]:
+    """Return the counters without verdicts. facts: the fields of `Counter` after that."""
     rule, tier = template.rule, str(template.tier or "")
     charges = template.charges(None, None, is_missing=digest == missing())
     return [
-        Counter(rule, tier, record, charge.fill(digest), digest, None, stands_in, is_assumed)
+        Counter(rule, tier, record, charge.fill(digest), digest, None, *facts)
         for record, charge in zip(template.records, charges, strict=bool(charges))
     ]
 
 
+#: Maximum number of counters that one call reads: decisions wait for it.
+MAX_READ: Final = 1_000
+
+
 def read(found: Counters) -> Counters:
-    """Return these counters with their current verdicts."""
-    calls: list[dict[str, Counter]] = [{}]  # a call cannot name a counter twice, which throttles may share
+    """Return these counters with their current verdicts: one call of the engine for each shard and MAX_READ of them."""
+    engine = get_engine()
+    shard_of: Callable[[Charge], int] = getattr(getattr(engine, "engine", engine), "shard_of", lambda _charge: 0)
+    calls: list[dict[str, Counter]] = []
+    unfilled: dict[int, list[dict[str, Counter]]] = {}  # of each shard
     for each in (each for each in found.counters if not each.is_local):
-        key = each.charge.key + each.charge.limit.tag
-        if all(key in call for call in calls):
-            calls.append({})
-        next(call for call in calls if key not in call)[key] = each
-    asked = [[each.charge for each in call.values()] for call in calls if call]
+        key, some = each.charge.key + each.charge.limit.tag, unfilled.setdefault(shard_of(each.charge), [])
+        call = next((call for call in some if key not in call), None)  # it cannot name one twice, which throttles share
+        if call is None:
+            calls.append(call := {})
+            some.append(call)
+        call[key] = each
+        if len(call) == MAX_READ:
+            some.remove(call)
+    asked = [[each.charge for each in call.values()] for call in calls]
     try:
-        verdicts = [verdict for charges in asked for verdict in get_engine().peek(charges)]
+        verdicts = [verdict for charges in asked for verdict in engine.peek(charges)]
     except EngineUnavailable as error:
         unread = [replace(each, verdict=None) for each in found.counters]  # earlier verdicts are outdated
         return replace(found, counters=unread, problem=str(error))

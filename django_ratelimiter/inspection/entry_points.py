@@ -16,13 +16,14 @@ from django.utils.translation import get_language_from_request
 from django.utils.translation import gettext as _
 
 from ..backend import get_engine
-from ..conf import django_setting, has_identity, settings, unknown_identity
+from ..conf import django_setting, settings
 from ..decision import NOTHING_TO_DECIDE, Decision, Owner
 from ..decorators import limits_for
 from ..engine.base import Charge, Verdict, Version
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
-from ..identity import Identity, access_entry_for, meta_name
+from ..identity import access_entry_for, meta_name
+from ..identity.proxies import is_peer
 from ..limiter.charges import NO_ENTITLEMENT, LimitRequest, entitlement_of, limit_request
 from ..limiter.io import THREAD, TrialIO
 from ..limiter.path import decide
@@ -31,9 +32,9 @@ from ..rules import cache
 from ..rules.records import Facts
 from ..rules.routes import all_views, chosen_classes, throttle_scope
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import callers_differ, is_known_api_key
+from ..rules.tiers import callers_differ
 from ..values.access import AccessRecord
-from .caller import UnknownCaller, find_user, is_hash, only_a_hash
+from .caller import UnknownCaller, find_user
 from .question import Question, QuestionError
 from .words import Bypass
 
@@ -42,10 +43,9 @@ def build_request(question: Question) -> HttpRequest:
     """Return the request, with its user, before a view is found. Raises QuestionError."""
     from django.test import RequestFactory  # here, because it loads the whole test framework
 
-    for name in question.identities:
-        if name.isidentifier() and not has_identity(name):
-            raise QuestionError("identities", unknown_identity(name))
-    parts = question.address
+    parts, peer = question.address, question.ip.strip().partition("/")[0]
+    if peer and not is_peer(peer):
+        raise QuestionError("ip", _("This is not an IP address."))
     if not question.path.strip() and not question.view:
         raise QuestionError("path", _("Enter a path, or the name of a view."))
     path = f"/{parts.path.removeprefix('/')}" if question.path.strip() else _path_of(question)
@@ -55,12 +55,10 @@ def build_request(question: Question) -> HttpRequest:
         "SCRIPT_NAME": root if inside else "",
         "PATH_INFO": unquote_to_bytes(_sent(path[len(root) :] if inside else path)).decode("latin-1"),
         "QUERY_STRING": _as_read(parts.query),
-        "REMOTE_ADDR": question.ip.strip(),
+        "REMOTE_ADDR": peer,
         "HTTP_HOST": parts.netloc.rpartition("@")[2] or "localhost",
     }
-    if settings.API_KEY_RESOLVER is not None and _is_known_hash(question.api_key):
-        raise QuestionError("api_key", only_a_hash())
-    if question.api_key and not _is_known_hash(question.api_key):
+    if question.api_key:
         environ[meta_name(settings.API_KEY_HEADER)] = question.api_key
     fields = {meta_name(name): _as_read(value) for name, value in question.headers}
     environ |= {name: value for name, value in fields.items() if name.startswith("HTTP_")}  # it has no body
@@ -72,16 +70,6 @@ def build_request(question: Question) -> HttpRequest:
     if http.user is None:
         raise QuestionError("user", _("No user or API key matches this."))
     return http
-
-
-def assume_values(identity: Identity, question: Question) -> None:
-    """Set the values in the question on the request."""
-    if _is_known_hash(question.api_key):
-        identity.assume("api_key", question.api_key)
-    if not question.names_host:  # the request has some host, because views need one
-        identity.assume("host", "")
-    for name, value in question.identities.items():
-        identity.assume(name, value)
 
 
 def resolve_view(http: HttpRequest) -> None:
@@ -131,10 +119,6 @@ def _sent(text: str) -> bytes:
 def _as_read(text: str) -> str:
     """Return how a server decodes them in a header field and in a query."""
     return _sent(text).decode("latin-1")
-
-
-def _is_known_hash(api_key: str) -> bool:
-    return is_hash(api_key) and is_known_api_key(api_key)
 
 
 class EntryPoint(TrialIO):
@@ -211,7 +195,9 @@ class Trial:
             return
         request = limit_request(self.http, scope, before_authentication=before_authentication)
         assert request.identity is not None
-        assume_values(request.identity, self.question)
+        host = {} if self.question.names_host else {"host": ""}  # the request has some, because views need one
+        for name, value in {**host, **self.question.identities}.items():
+            request.identity.assume(name, value)
         point = EntryPoint(request)
         self.entry_points.append(point)
         decision = run_sync(decide(point, request))
@@ -229,6 +215,9 @@ class Trial:
             point.bypass = "stopped"
         elif access := access_entry_for(cache.access_list(), point.request.identity):
             point.access, point.bypass = access, "denied" if access.action == "deny" else "allowed"
+        elif self.decision.is_exempt:
+            for each in self.entry_points:
+                each.bypass, each.charges = "exempt caller", []
         elif callers_differ(self.rules):
             point.entitlement = entitlement_of(self.rules, point.request, point.reasons.__setitem__)
 

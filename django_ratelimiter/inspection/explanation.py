@@ -22,9 +22,9 @@ from ..values.partitions import is_address
 from .counters import Counter
 from .entry_points import EntryPoint, Trial, build_request, language_of, resolve_view, run_trial
 from .grounds import TierExplanation, row_of
-from .question import Question, names_caller
+from .question import Question, as_counted, names_caller
 from .references import Rejected
-from .words import BYPASSES, Bypass, Reason, counter_in_words, reason_in_words, tier_in_words
+from .words import BYPASSES, Bypass, Reason, counter_in_words, exempt_in_words, reason_in_words, tier_in_words
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,7 @@ def explain(question: Question, logged: Rejected | None = None) -> Explanation:
 
     logged: the rejection in question. Raises QuestionError if the question cannot be answered.
     """
+    question = as_counted(question)
     http = build_request(question)
     with translation.override(language_of(http)):
         resolve_view(http)
@@ -157,6 +158,9 @@ def _doubts(trial: Trial, logged: Rejected | None, unknown: Collection[str], *, 
         yield _("Redis cannot be reached now, so the caller of the rejection cannot be found: %s") % logged.problem
     if problem := next((point.problem for point in trial.entry_points if point.problem), ""):
         yield _("Redis cannot be reached now, so the rules' failure policies decide: %s") % problem
+    rejected = [] if trial.decision.allowed else [point.request.identity for point in trial.entry_points]
+    if rejected and not trial.entry_points[-1].bypass and rejected[-1] and rejected[-1].is_exempt() is None:
+        yield exempt_in_words(None)
     if unknown:
         yield _("Not known here, so treated as missing: %(names)s. Enter the values.") % {"names": ", ".join(unknown)}
     if is_unchecked:
@@ -249,7 +253,7 @@ def _is_unknown(question: Question, is_anybody: bool, is_unchecked: bool, name: 
     """
     if name in question.identities:
         return False
-    if is_anybody or (name == "user" and is_unchecked):
+    if is_anybody or (name in ("user", "customer") and is_unchecked):
         return True
     if is_address(name):
         return not question.ip

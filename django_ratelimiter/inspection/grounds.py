@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,16 +13,21 @@ from itertools import chain, permutations
 from operator import or_
 from typing import Any, Final
 
-from django.db.models import Q
+from django.contrib.auth import get_user_model
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Right
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
+from ..databases import is_beside_users
 from ..logs import logger
 from ..models import AccessEntry, TierAssignment
-from ..plans import CallerIdentity
+from ..plans import CallerIdentity, user_pk
 from ..rules.ruleset import RuleSet
-from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_plan, granted, of_user
+from ..rules.tiers import NO_PLAN, Entitlement, assigned, find_exemption, find_plan, granted
 from ..rules.ttl_cache import OwnCodeFailed
 from ..values.access import DIGEST_MARK, AccessList, AccessRecord
+from ..values.digests import DIGEST_SIZE
 from .caller import Caller
 
 
@@ -84,22 +90,34 @@ class Grounds:
     entries: Sequence[AccessEntry]
     #: The entry that applies now.
     access: AccessEntry | None
+    #: EXEMPT lets the caller pass all rules; `None` = it failed. It is not asked if an entry applies, nor of a caller
+    #: of whom neither user, API key nor customer is known.
+    exempt: bool | None
 
 
-def grounds_of(caller: Caller, rules: RuleSet) -> Grounds:
-    """Return the entitlement and its reason, from the database without caches. At most four queries."""
-    digests = _digests(caller, rules)
-    assignments, entries = _assignments(caller, digests), _entries(caller, digests)
-    entitlement, tier = _granted(caller, rules, assignments)
-    records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
-    applies = records.lookup(caller.address, caller.user_id, caller.api_key, digests_of=caller.digests_by)
-    return Grounds(entitlement, tier, assignments, entries, row_of(applies))
+def grounds_of(callers: Sequence[Caller], rules: RuleSet) -> list[Grounds]:
+    """Return the entitlement of each caller and its reason, from the database without caches. At most five queries."""
+    named = [{*_names_of(each, rules)} for each in callers]
+    for pk, group in _groups_of({value for own in named for kind, value in own if kind == "pk"}):
+        for own in named:
+            own |= {("group", group)} if ("pk", pk) in own else set()
+    values: dict[str, set[Any]] = defaultdict(set)
+    for kind, value in chain(*named):
+        values[kind].add(value)
+    rows = [(_assigned_to(each), each) for each in _assignments(values)[: MAX_ROWS * len(callers)]]
+    listed = [(_entered(each), each) for each in _entries(values)[: MAX_ROWS * len(callers)]]
+    found = []
+    for caller, own in zip(callers, named, strict=True):
+        assignments = [row for name, row in rows if name in own]
+        entries = [row for name, row in listed if name in own]
+        found.append(_grounds_of(caller, rules, assignments, entries))
+    return found
 
 
-def _granted(
-    caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment]
-) -> tuple[Entitlement, TierExplanation]:
-    """Return the entitlement, and where it comes from."""
+def _grounds_of(
+    caller: Caller, rules: RuleSet, assignments: Sequence[TierAssignment], entries: Sequence[AccessEntry]
+) -> Grounds:
+    """Return the entitlement, and where it comes from. assignments, entries: those that match the caller."""
     now = timezone.now()
     rows = {each.pk: each for each in assignments if each.starts_at is None or each.starts_at <= now}
     found = [
@@ -107,43 +125,83 @@ def _granted(
         for pk, row in rows.items()
     ]
     plan, reasons = NO_PLAN, dict[str, int]()
-    known = {"user": caller.user, "address": caller.address}
+    known = {"user": caller.user, "address": caller.address, "customer": caller.customer}
 
     def read(name: str) -> Any:
         return known[name] if name in known else caller.value_of(name)
 
+    identity = CallerIdentity(caller.known.get("user"), caller.api_key, read)
     try:
-        plan, otherwise = find_plan(CallerIdentity(caller.user_id, caller.api_key, read)), "default"
+        plan, otherwise = find_plan(identity), "default"
     except OwnCodeFailed as error:
         logger.error("The plan of a caller cannot be shown: %s", error)
         otherwise = "failed"
-    is_anonymous = caller.user_id is None and caller.api_key is None and caller.kind != "digest"
+    is_proven = not {"user", "api_key", "customer"}.isdisjoint(caller.known)
+    is_anonymous = not is_proven and caller.kind != "digest"
     entitlement = granted(rules, found, plan, reasons.__setitem__, is_anonymous=is_anonymous)
     tier = TierExplanation.of(entitlement, reasons, rows)
     if caller.kind == "digest" and rules.tiers and tier.kind in ("default", "none"):
         tier = replace(tier, kind="unknown", slug="", name="")
-    return entitlement, replace(tier, kind=otherwise) if tier.kind == "default" else tier
+    tier = replace(tier, kind=otherwise) if tier.kind == "default" else tier
+    records = AccessList(map(_record_of, entries))  # searched in the same way as for requests
+    whom, customer = (caller.address, caller.known.get("user"), caller.api_key), caller.known.get("customer")
+    access = row_of(records.lookup(*whom, digests_of=caller.digests_by, customer=customer))
+    exempt = access is None and is_proven and find_exemption(identity)
+    return Grounds(entitlement, tier, assignments, entries, access, exempt)
 
 
-def _digests(caller: Caller, rules: RuleSet) -> set[str]:
-    """Return the digests of the caller as rules in force count it, and by each known value."""
+def may_be_denied(callers: Iterable[Caller]) -> str:
+    """Return in words that an access entry may deny one of these API keys, whose hash is not known; "" = none does."""
+    if any(each.kind == "api_key" and each.api_key is None for each in callers):
+        not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
+        if AccessEntry.objects.filter(not_over, kind="api_key", action="deny").exists():
+            return _("Access entries deny API keys by their hash, which is not known here.")
+    return ""
+
+
+def _names_of(caller: Caller, rules: RuleSet) -> Iterator[tuple[str, Any]]:
+    """Yield by what rows may name this caller, each a kind and a value."""
     ways = {rule.partition_by for rule in rules.rules if rule.partition_by} | {(name,) for name in caller.known}
-    return {caller.digest, *chain.from_iterable(map(caller.digests_by, ways))}
+    # As rules in force count it, and by each known value.
+    yield from (("digest", each) for each in (caller.digest, *chain.from_iterable(map(caller.digests_by, ways))))
+    yield from (("partition", each) for each in _partitions(caller))
+    yield from (("ip", each) for each in _networks(caller.address))
+    user, customer = map(caller.known.get, ("user", "customer"))
+    pk = user_pk(user) if is_beside_users(TierAssignment) else None
+    values = {"user": user, "pk": pk, "api_key": caller.api_key, "customer": customer}
+    yield from ((kind, value) for kind, value in values.items() if value is not None)
 
 
-def _ending_in(field: str, digests: Iterable[str]) -> Q:
-    return reduce(or_, [Q(**{f"{field}__endswith": f":{digest}"}) for digest in digests])
+def _groups_of(pks: Collection[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return the groups of these users, each with the user."""
+    users = get_user_model()
+    if not pks or not any(field.name == "groups" for field in users._meta.many_to_many):
+        return ()  # a custom user model without groups
+    return users._default_manager.filter(pk__in=pks, groups__isnull=False).values_list("pk", "groups")
 
 
-def _assignments(caller: Caller, digests: Iterable[str]) -> list[TierAssignment]:
-    subjects = [*of_user(caller.user_id), Q(partition__startswith=DIGEST_MARK) & _ending_in("partition", digests)]
-    if caller.api_key is not None:
-        subjects.append(Q(api_key_hash=caller.api_key))
-    if partitions := _partitions(caller):
-        subjects.append(Q(partition__in=partitions))
+def _assignments(values: Mapping[str, Collection[Any]]) -> QuerySet[TierAssignment]:
+    """Return the assignments of callers with these values, by kind, that are not over."""
+    subjects = (
+        Q(user__in=values["pk"]),
+        Q(group__in=values["group"]),
+        Q(api_key_hash__in=values["api_key"]),
+        Q(partition__in=values["partition"]),
+        Q(partition__startswith=DIGEST_MARK, ending__in=values["digest"]),
+    )
     not_over = Q(ends_at=None) | Q(ends_at__gt=timezone.now())
-    rows = TierAssignment.objects.filter(not_over).filter(reduce(or_, subjects)).select_related("tier")
-    return list(rows.prefetch_related("user", "group").order_by("-pk")[:MAX_ROWS])
+    rows = TierAssignment.objects.alias(ending=Right("partition", DIGEST_SIZE)).filter(not_over, reduce(or_, subjects))
+    return rows.select_related("tier").prefetch_related("user", "group").order_by("-pk")
+
+
+def _assigned_to(row: TierAssignment) -> tuple[str, Any]:
+    """Return kind and value of the subject of an assignment."""
+    if row.user_id is not None or row.group_id is not None:
+        return ("group", row.group_id) if row.user_id is None else ("pk", row.user_id)
+    if row.api_key_hash:
+        return "api_key", row.api_key_hash
+    is_digest = row.partition.startswith(DIGEST_MARK)
+    return ("digest", row.partition[-DIGEST_SIZE:]) if is_digest else ("partition", row.partition)
 
 
 def _partitions(caller: Caller) -> list[str]:
@@ -163,14 +221,17 @@ def _networks(address: str | None) -> Iterator[str]:
         yield str(network.supernet(new_prefix=length))
 
 
-def _entries(caller: Caller, digests: Iterable[str]) -> list[AccessEntry]:
-    subjects = [Q(kind="ip", value__in=list(_networks(caller.address)))] if caller.address else []
-    for kind, value in (("user", caller.user_id), ("api_key", caller.api_key)):
-        if value is not None:
-            subjects.append(Q(kind=kind, value=value))
-    subjects.append(Q(kind="digest") & _ending_in("value", digests))
+def _entries(values: Mapping[str, Collection[Any]]) -> QuerySet[AccessEntry]:
+    """Return the access entries of callers with these values, by kind, that are not over."""
+    named = [Q(kind=kind, value__in=values[kind]) for kind in ("ip", "user", "api_key", "customer")]
+    named.append(Q(kind="digest", ending__in=values["digest"]))
     not_over = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
-    return list(AccessEntry.objects.filter(not_over).filter(reduce(or_, subjects))[:MAX_ROWS])
+    return AccessEntry.objects.alias(ending=Right("value", DIGEST_SIZE)).filter(not_over, reduce(or_, named))
+
+
+def _entered(row: AccessEntry) -> tuple[str, Any]:
+    """Return kind and value of the caller of an entry."""
+    return row.kind, row.value[-DIGEST_SIZE:] if row.kind == "digest" else row.value
 
 
 def _record_of(row: AccessEntry) -> AccessRecord:

@@ -13,10 +13,12 @@ from django.utils.translation import gettext as _
 
 from ..conf import settings
 from ..exceptions import EngineUnavailable
+from ..rules.tiers import is_known_api_key
 from ..values.bounds import MAX_TEXT
+from ..values.partitions import encode_partition
 from ..values.references import Reference, parse_reference
-from .caller import by_key, is_hash
-from .references import Name, Rejected, digests_of, known_rules, revealed_to, rule_of, rules_of
+from .caller import UnknownCaller, by_key, caller_of
+from .references import Name, Rejected, digests_of, is_hash, known_rules, revealed_to, rule_of, rules_of
 
 #: Maximum characters of the short texts of a question, by name.
 MAX_LENGTHS: Final = {"method": 20, "path": 4_000, "view": 200, "scope": 100, "user": 200, "api_key": 300}
@@ -39,7 +41,7 @@ class Question:
     view: str = ""  # the name of a view, instead of a path
     scope: str = ""  # that your code asks for, besides those that the view is known to name
     user: str = ""  # a login name or a primary key
-    api_key: str = ""  # as callers send it, or the hash of a known key
+    api_key: str = ""  # as callers send it, the hash of a known key, or "value:" and what API_KEY_RESOLVER returns
     ip: str = ""
     headers: tuple[tuple[str, str], ...] = ()
     identities: Mapping[str, str] = field(default_factory=dict)  # values to count by, whatever the request contains
@@ -58,6 +60,18 @@ class Question:
             return urlsplit(self.path.strip())
         except ValueError:
             raise QuestionError("path", _("This is neither a path nor a URL.")) from None
+
+
+def as_counted(question: Question) -> Question:
+    """Return the question with the values of its caller as rules count by them. Raises QuestionError."""
+    given = {name: each for name, each in {"api_key": question.api_key, **question.identities}.items() if each.strip()}
+    try:
+        known = dict(caller_of("partition", encode_partition(given.items())).known) if given else {}
+    except UnknownCaller as error:
+        raise QuestionError("api_key" if question.api_key else "identities", str(error)) from error
+    if "api_key" in known and settings.API_KEY_RESOLVER is None and not is_known_api_key(known["api_key"]):
+        del known["api_key"]
+    return replace(question, identities={**dict.fromkeys(question.identities, ""), **known})
 
 
 def pairs(texts: Iterable[str], sign: str, field: str) -> tuple[tuple[str, str], ...]:
@@ -172,6 +186,8 @@ def names_caller(question: Question) -> bool:
 
 def _asked_of_caller(name: Name) -> dict[str, Any]:
     """Return the data for a question about this caller."""
+    if name.kind == "customer":
+        return {"identities": {name.kind: name.value}}
     if name.kind not in ("user", "ip", "api_key") or (name.kind == "api_key" and not is_hash(name.value)):
         return {}
     return {name.kind: by_key(name.value) if name.kind == "user" else name.value}

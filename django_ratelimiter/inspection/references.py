@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import starmap
 from typing import Any, ClassVar, Final, NamedTuple
 
+from django.contrib.auth import get_user_model
+from django.utils.translation import gettext as _
+
 from ..backend import get_engine
 from ..conf import read_alias
+from ..customers import customer_model, label_of
 from ..engine.base import Alias, tail_of
 from ..engine.usage.rejections import Rejection
 from ..exceptions import EngineUnavailable
 from ..identity import digest
 from ..limiter.templates import missing
-from ..models import TopPartition
+from ..models import TierAssignment, TopPartition
 from ..rules import cache, inline
 from ..rules.records import RuleRecord
+from ..tenants import names_row, own_pk, rows_named
 from ..usage.times import now, stored
-from ..values.partitions import partition_names
+from ..values.partitions import partition_names, value_in
 from ..values.references import Reference
+from ..values.terminal import without_controls
 
 #: Maximum number of callers that are returned: two are alike once in many millions.
 MAX_FOUND: Final = 5
@@ -141,6 +147,16 @@ def everybody() -> str:
 PERMISSION: Final = "django_ratelimiter.reveal_caller"
 
 
+def name_of(reader: Any, row: Any) -> str:
+    """Return the name of a user, customer or API key if this reader may see it (`None` = may), or ""."""
+    if row is None:
+        return ""
+    needed = f"{row._meta.app_label}.view_{row._meta.model_name}", PERMISSION
+    if reader is not None and not any(map(reader.has_perm, needed)):
+        return ""
+    return without_controls(str(row.get_username())) if isinstance(row, get_user_model()) else label_of(row)
+
+
 class Name(NamedTuple):
     """The caller of an alias. kind: `user`, `ip`, …; `partition` if several values identify callers."""
 
@@ -150,8 +166,51 @@ class Name(NamedTuple):
     @property
     def shown(self) -> str:
         """The value as text: of the hash of an API key only the start."""
-        is_hash = self.kind == "api_key" and re.fullmatch(r"[0-9a-f]{64}", self.value)
-        return f"{self.value[:8]}…" if is_hash else self.value
+        return f"{self.value[:8]}…" if self.kind == "api_key" and is_hash(self.value) else self.value
+
+
+def is_hash(key: str) -> bool:
+    """Return whether the value of an API key is its hash, and not what API_KEY_RESOLVER returns."""
+    return re.fullmatch(r"[0-9a-f]{64}", key) is not None
+
+
+def labelled(name: Name, labels: Mapping[tuple[str, str], str]) -> str:
+    """Return a caller as text, with its label if that is known; an API key that is a row as its label alone."""
+    label = labels.get(name)
+    if not label or name.kind != "api_key":
+        return _("%(name)s (id %(pk)s)") % {"name": label, "pk": name.value} if label else name.shown
+    return f"{label} ({name.shown})" if is_hash(name.value) else label
+
+
+def row_keys(names: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return which rows these users, customers and API keys are, each a kind and a value; see `row_key`.
+
+    Another text for a value that is no row. Other kinds are left out.
+    """
+    kinds, of_kind = {kind for kind, _ in names}, {"user": get_user_model, "customer": customer_model}
+    models: dict[str, Any] = {kind: find() for kind, find in of_kind.items() if kind in kinds}
+    keys = dict[tuple[str, str], str]()
+    for kind, value in names:
+        if kind in (*of_kind, "api_key"):
+            model = None if names_row(value) else models.get(kind)
+            keys[kind, value] = f"{model._meta.label}:{own_pk(model, value)}" if model else value
+    return keys
+
+
+def labels_of(reader: Any, names: Collection[Name]) -> Mapping[tuple[str, str], str]:
+    """Return what these callers are called, as far as this user may see it (`None` = may): as the name of a row.
+
+    Of the hash of an API key: as the reason of its oldest assignment without an end, for who may view assignments.
+    """
+    keys = row_keys(names)
+    rows = rows_named(keys.values())
+    labels = {name: label for name, key in keys.items() if (label := name_of(reader, rows.get(key)))}
+    hashes = [name.value for name in names if name.kind == "api_key" and is_hash(name.value)]
+    acts = [f"django_ratelimiter.{act}_tierassignment" for act in ("view", "change")]
+    if hashes and (reader is None or any(map(reader.has_perm, acts))):
+        found = TierAssignment.objects.filter(api_key_hash__in=hashes, ends_at=None).exclude(reason="").order_by("-pk")
+        labels |= {("api_key", key): reason for key, reason in found.values_list("api_key_hash", "reason")}
+    return labels
 
 
 def revealed_to(reader: Any, aliases: Iterable[str]) -> dict[str, Name]:
@@ -169,5 +228,4 @@ def _name(partition: str) -> Name:
     names = partition_names(partition)
     if len(names) > 1:
         return Name("partition", partition)
-    value = partition.removeprefix(f"{names[0]}:")
-    return Name(names[0], value.replace("%7C", "|").replace("%25", "%"))
+    return Name(names[0], value_in(partition))

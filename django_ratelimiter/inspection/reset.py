@@ -17,12 +17,13 @@ from ..backend import get_engine
 from ..conf import settings
 from ..engine.usage.rejections import FORGOTTEN_US
 from ..exceptions import EngineUnavailable
-from ..models import RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
+from ..models import CallerUsage, RuleSetState, TierAssignment, TopCaller, TopPartition, UsageSample
 from ..models.people import rows_naming, written
 from ..plans import user_pk
 from ..rules import cache
 from ..rules.formatting import duration, listed
 from ..rules.stored import published
+from ..values.partitions import EXACT
 from .caller import Caller
 from .counters import Counter, Counters, counters_of, read
 from .grounds import grounds_of
@@ -74,7 +75,8 @@ def reset(operator: Any, caller: Caller, names: Collection[str], reason: str) ->
 def counters_now(caller: Caller) -> Counters:
     """Return the caller's counters under the current rules."""
     rules = cache.latest_rules()
-    return counters_of(caller, rules, grounds_of(caller, rules).entitlement)
+    [grounds] = grounds_of([caller], rules)
+    return counters_of(caller, rules, grounds.entitlement)
 
 
 def _own_counters(caller: Caller, names: Collection[str]) -> list[Counter]:
@@ -112,7 +114,7 @@ def _with_reason(done: str, reason: str) -> str:
 
 
 def _log(operator: Any, caller: Caller, message: str) -> Any:
-    return _entries().objects.create(
+    return apps.get_model("admin", "LogEntry")._default_manager.create(
         user_id=operator.pk,
         content_type=_content_type(),
         object_id=caller.digest,
@@ -123,19 +125,12 @@ def _log(operator: Any, caller: Caller, message: str) -> Any:
 
 
 def _logged(caller: Caller) -> QuerySet[Any]:
-    rows: QuerySet[Any] = _entries().objects.filter(content_type=_content_type(), object_id=caller.digest)
-    return rows
+    rows = apps.get_model("admin", "LogEntry")._default_manager
+    return rows.filter(content_type=_content_type(), object_id=caller.digest)
 
 
 def _content_type() -> ContentType:
     return ContentType.objects.get_for_model(RuleSetState)
-
-
-def _entries() -> Any:
-    """Return the model of the admin's log; imported here, because the app must be installed."""
-    from django.contrib.admin.models import LogEntry
-
-    return LogEntry
 
 
 class Forgotten(NamedTuple):
@@ -169,19 +164,21 @@ def _rows(caller: Caller) -> Iterator[QuerySet[Any]]:
     yield from rows_naming(caller.kind, value, partition)
     if caller.kind == "api_key" and caller.api_key:
         yield written(TierAssignment).filter(api_key_hash=caller.api_key)
-    if caller.kind == "user" and (pk := user_pk(caller.user_id)) is not None:
+    if caller.kind == "user" and (pk := user_pk(caller.value)) is not None:
         yield written(TierAssignment).filter(user=pk)
     for model in (TopPartition, TopCaller):
         yield written(model).filter(partition=caller.digest)
     yield written(UsageSample).filter(partition_hash=caller.digest)
+    yield written(CallerUsage).filter(identity="", value=caller.digest)
+    if caller.kind in EXACT and (counted := caller.known.get(caller.kind)) is not None:
+        yield written(CallerUsage).filter(identity=caller.kind, value=counted)
 
 
 def _forget_in_redis(caller: Caller, found: Counters) -> Iterator[str]:
     used = [each for each in found.own if each.used]
     if used:
         get_engine().reset([each.charge for each in used])
-        rules = ", ".join(dict.fromkeys(each.rule.slug for each in used))
-        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": rules}
+        yield _("counters: %(count)d (%(rules)s)") % {"count": len(used), "rules": _rules(used)}
     forget_tail = getattr(get_engine(), "forget_tail", None)
     if forget_tail and forget_tail(caller.digest):
         yield _("the name in recent rejections in Redis")

@@ -10,16 +10,16 @@ from django.utils.translation import gettext_lazy
 
 from ..limiter.charges import Uncharged
 from ..middleware import Exemption
-from ..models import AccessEntry, TierAssignment
+from ..models import TierAssignment
 from ..rules.formatting import end_in_words, moment_in_words, units, until_in_words
 from ..rules.records import Facts, Mismatch, RuleRecord
 from ..usage.reports.totals import about
 from .counters import CallerRejection, Counter
-from .grounds import TierExplanation
+from .grounds import Grounds, TierExplanation
 
 #: Why no rule is tested: the limiter is off by its setting, enforcement is stopped, the request is exempt, an access
-#: entry decides, there is no entry point, or gateways ask this view about other requests.
-Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "no middleware", "gateway"]
+#: entry decides, EXEMPT exempts the caller, there is no entry point, or gateways ask this view about other requests.
+Bypass = Literal[Exemption, "disabled", "stopped", "allowed", "denied", "exempt caller", "no middleware", "gateway"]
 
 #: The first condition of a rule that does not match.
 Reason = Literal[Bypass, Mismatch, Uncharged, "off", "rejected earlier"]
@@ -39,6 +39,7 @@ BYPASSES: Final[dict[str, Any]] = {
     ),
     "allowed": gettext_lazy("An access entry allows this caller: no rule applies."),
     "denied": gettext_lazy("An access entry denies this caller: every request is rejected."),
+    "exempt caller": gettext_lazy("RATELIMITER['EXEMPT'] lets this caller pass all rules."),
     "gateway": gettext_lazy("Gateways ask this view about other requests. Enter the path of such a request."),
 }
 
@@ -86,6 +87,13 @@ def reason_in_words(
         "tier": tier,
         "names": ", ".join(lacks or missing),
     }
+
+
+def exempt_in_words(exempt: bool | None) -> str:
+    """Return what EXEMPT says of a caller, see `Grounds`; "" = the caller is not exempt."""
+    if exempt is None:
+        return _("Whether this caller is exempt is not known: RATELIMITER['EXEMPT'] has failed (see the log).")
+    return str(BYPASSES["exempt caller"]) if exempt else ""
 
 
 def tier_in_words(tier: TierExplanation) -> str:
@@ -147,8 +155,8 @@ def counter_in_words(counter: Counter) -> str:
     return "; ".join(words)
 
 
-def rejection_in_words(rejection: CallerRejection, access: AccessEntry | None = None) -> str:
-    """Return a rejection as text: rule, limit, how often, when, and what happens now. access: decides now."""
+def rejection_in_words(rejection: CallerRejection, grounds: Grounds) -> str:
+    """Return a rejection as text: rule, limit, how often, when, and what happens now."""
     text = _("Rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
     if rejection.shadow:
         text = _("Would be rejected by %(rule)s: %(times)s since %(since)s, last %(last)s")
@@ -158,18 +166,20 @@ def rejection_in_words(rejection: CallerRejection, access: AccessEntry | None = 
     times = about(rejection.times, is_estimate=rejection.is_estimate)
     named = f"{rejection.rule} ({added})" if added else rejection.rule
     text %= {"rule": named, "times": times, "since": since, "last": last}
-    now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection, access)}
+    now = _("now: %(now)s") % {"now": rejected_now_in_words(rejection, grounds)}
     return f"{text}, {now} ({rejection.reference})"
 
 
-def rejected_now_in_words(rejection: CallerRejection, access: AccessEntry | None = None) -> str:
-    """Return what would happen now, and until when. access: the caller's entry, which goes before the counter."""
-    if access is not None:
+def rejected_now_in_words(rejection: CallerRejection, grounds: Grounds) -> str:
+    """Return what would happen now, and until when. grounds: go before the counter."""
+    if grounds.access is not None:
         deny, allow = _("denied by an access entry"), _("allowed past all rules by an access entry")
-        return deny if access.action == "deny" else allow
-    if rejection.until:
+        return deny if grounds.access.action == "deny" else allow
+    if grounds.exempt:
+        return _("exempt")
+    if rejection.until and grounds.exempt is False:
         return _("rejected until %(until)s") % {"until": until_in_words(rejection.until)}
-    if rejection.allowed is None:
+    if rejection.allowed is None or grounds.exempt is None:
         return _("not known")
     return _("allowed again") if rejection.allowed else _("never allowed")
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 from django.http import HttpRequest
 
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision
-from ..engine.call import Call
+from ..decision import EXEMPT, NOTHING_TO_DECIDE, Decision, Result
+from ..engine.base import Counted
+from ..engine.call import OVER_ALL_RULES, Call
 from ..engine.limits import whole_units
+from ..engine.partition_stats import MINUTE_US
+from ..engine.usage import line_of, with_caller
 from ..exceptions import AccessDenied
 from ..identity import BodyNotRead, Identity, access_entry_for
-from ..rules.inline import identity_of
+from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import Facts, RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, Note, callers_differ
@@ -35,8 +39,8 @@ Uncharged = Literal["", "authentication", "tier", "missing"]
 MAX_TEMPLATES: Final = 4_000
 
 #: What distinguishes the templates of a rule set: the `id` of the rules that match and of the tier, the multiplier,
-#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules in code, the rules decided earlier and
-#: their outcome, the scope if only its rules apply, whether only leases are charged, the stage before authentication.
+#: when the caller's months begin, the longest delay, HASH_KEY, the `id` of rules in code, the rules decided earlier,
+#: the scope if only its rules apply, whether only leases are charged, the stage before authentication.
 Kind = tuple[object, ...]
 
 _new = tuple.__new__  # what a named tuple calls in the end
@@ -129,21 +133,20 @@ def slot_request(scope: str, cost: int | None, partition: str | None) -> LimitRe
 def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) -> Call:
     """Return the charges: one for each limit of each rule that matches and was not decided before.
 
-    No rule applies to a caller that an access entry allows, or while enforcement is stopped. Raises AccessDenied for a
-    caller that an access entry denies, unless enforcement is stopped, and BodyNotRead as `request.body` says.
+    No rule applies while enforcement is stopped, or to a caller whom an access entry or EXEMPT exempts: such a call has
+    no partitions. Raises AccessDenied for a caller that an entry denies, and BodyNotRead as `request.body` says.
     """
     if not rules.enforced:
         return NO_RULES
     facts, _, identity, cost, max_delay, earlier, is_early, inline, reach, _, only_leases, body = request
-    access = None if entries is NOBODY else access_entry_for(entries, identity)
-    if access is not None:
-        if access.action == "allow":
-            return NO_RULES
+    access, is_first = None if entries is NOBODY else access_entry_for(entries, identity), earlier is NOTHING_TO_DECIDE
+    if access is not None and access.action == "deny":
         raise AccessDenied(access)
+    is_exempt = access is not None or (not is_first and earlier.is_exempt)
     matched = rules.rules if reach == "all" else rules.match(facts)
     if not (matched or inline):
         return NO_RULES
-    entitlement = entitlement_of(rules, request) if callers_differ(rules) else NO_ENTITLEMENT
+    entitlement = entitlement_of(rules, request) if callers_differ(rules) and not is_exempt else NO_ENTITLEMENT
     tier, multiplier, anchor = entitlement
     if anchor is not None and not any(rule.has_months for rule in matched):
         anchor, entitlement = None, entitlement._replace(anchor=None)
@@ -155,18 +158,60 @@ def build_charges(rules: RuleSet, entries: AccessList, request: LimitRequest) ->
         max_delay,
         settings.HASH_KEY,
         tuple([id(each.rule) for each in inline]) if inline else (),
-        () if earlier is NOTHING_TO_DECIDE else (earlier.slugs, earlier.counted_as),
+        () if is_first else earlier.slugs,
         facts.scope if reach == "scope" else None,
         only_leases,
         # Whether the API key is known. Without tiers no rule asks for it.
         bool(rules.tiers and identity and identity.api_key is not None) if is_early else None,
     )
     templates: RuleTemplates = rules.kept.get(kind) or _add_templates(rules, kind, matched, entitlement, request)
+    if is_exempt:
+        return Call(templates.complete, ())
     if templates.without_body is not None and body != "read" and identity and identity.has_unread_body:
         if body == "first_the_others":
             raise BodyNotRead
         templates = templates.without_body
-    return templates.fill([source.digest(request) for source in templates.sources], cost)
+    charges = templates.fill([source.digest(request) for source in templates.sources], cost)
+    if settings.EXEMPT is not None and identity and identity.is_exempt(reads=False):
+        return Call(charges.template, ())
+    if is_first:
+        return charges
+    return charges.continuing(counted_as(earlier.results, request), noted_as(earlier.results))
+
+
+def counted_as(results: Iterable[Result], request: LimitRequest) -> tuple[Counted, ...]:
+    """Return how the charges with these results of an allowed request were counted, for a later call for it."""
+    found: dict[Counted, None] = {}
+    labels = set[str]()
+    for result in results:
+        verdict, cost = result.verdict, usual_cost_of(result.rule)
+        label = label_of(result.rule, result.tier)
+        if label is not None and result.rule.exact_usage:
+            source: Any = RuleTemplate(result.rule, NO_ENTITLEMENT).source
+            caller = source.digest(request) if verdict is None else verdict.charge.partition
+            label = label if caller is None else with_caller(label, caller)
+        line = line_of(label, gating=result.mode != "shadow", cost=cost)
+        letter = "d" if not result.passes else "s" if verdict and verdict.soft_exceeded else "a"
+        minute = None if verdict is None else verdict.at_us // MINUTE_US
+        units = 0 if verdict is None or letter == "d" or not label or label in labels else verdict.spent - cost
+        labels.add(label or "")
+        letter = "x" if result.mode == EXEMPT else letter.upper() if verdict is None or result.local else letter
+        found[Counted(minute, line, letter, units)] = None
+    return tuple(found)
+
+
+def noted_as(results: Iterable[Result]) -> tuple[tuple[str, str], ...]:
+    """Return the labels and partitions that calls with these results have noted as allowed, for the top callers."""
+    passed: dict[tuple[str, str], bool] = {}
+    for rule, tier, _, verdict, _, local in results:
+        label, identity = label_of(rule, tier), identity_of(rule)
+        if verdict is None or local or label is None or rule.sync_interval is not None:
+            continue  # the engine has noted nothing, or perhaps nothing
+        partition = verdict.charge.partition or ""
+        passed[label, partition] = passed.get((label, partition), True) and verdict.allowed
+        if identity:
+            passed[OVER_ALL_RULES + identity, partition] = True
+    return tuple([what for what, allowed in passed.items() if allowed])
 
 
 def _add_templates(
@@ -187,8 +232,8 @@ def _add_templates(
         rules.kept.clear()
     called.sort(key=lambda rule: (rule.priority, rule.slug))
     counted = {identity_of(each) for each in rules.rules if each.slug in decided}
-    given: Any = {"inline": inline, "only_leases": request.only_leases, "so_far": request.earlier.counted_as}
-    templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, counted=counted, **given)
+    given: Any = {"inline": inline, "only_leases": request.only_leases, "counted": counted}
+    templates = rules.kept[kind] = RuleTemplates(called, entitlement, request.max_delay, **given)
     templates.matched = matched
     return templates
 

@@ -1,20 +1,21 @@
 """Log records and signals about decisions.
 
 No record contains a value that identifies a caller, such as an address or a key: the partition is logged as its alias.
+Only a customer has its label there, which the project chooses.
 The path is not logged either, because a rule can be split by a part of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from time import time_ns
 from typing import Any, Final
 
 from django.http import HttpRequest
 
-from ..decision import Decision, Owner, Result
+from ..decision import Decision, Rejection, Result
 from ..engine.base import Charge, Verdict
 from ..engine.call import Call
 from ..engine.limits import Limit
@@ -32,11 +33,12 @@ MESSAGE: Final = "A request was rejected by %s.%s"
 #: For how many partitions a process remembers what it has told, the oldest are dropped.
 MAX_NOTIFIED: Final = 10_000
 
-#: Called with the decision of one call, and its duration in seconds; such as the Prometheus metrics. `None` = nobody.
-observer: Callable[[Decision, float], None] | None = None
+#: Called with the decision of one call, its duration in seconds, and the results of earlier calls for the request; such
+#: as the Prometheus metrics. `None` = nobody.
+observer: Callable[[Decision, float, Sequence[Result]], None] | None = None
 
 
-def tell_observer(decision: Decision, seconds: float) -> None:
+def tell_observer(decision: Decision, seconds: float, earlier: Sequence[Result]) -> None:
     """Call the observer. Its exceptions do not affect the request.
 
     It gets a decision of its own: to read results drops the answer, of which names and response fields are made.
@@ -44,7 +46,7 @@ def tell_observer(decision: Decision, seconds: float) -> None:
     if observer is not None:
         try:
             answer = decision.answer
-            observer(decision if answer is None else Decision.of(answer, decision.version), seconds)
+            observer(decision if answer is None else Decision.of(answer, decision.version), seconds, earlier)
         except Exception:  # such as a full disk
             logger.exception("A decision could not be measured.")
 
@@ -79,11 +81,11 @@ _reached = NotificationDedup()
 _denied = NotificationDedup()
 
 
-async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: Decision) -> None:
+async def send_events(io: IO, request: HttpRequest, who: Identity | None, latest: Decision, decision: Decision) -> None:
     """Log and signal what one call decided for a request. decision: merged from all calls for it."""
     if not latest.allowed:
         if logger.isEnabledFor(logging.WARNING):
-            _log_rejection(decision)
+            _log_rejection(decision, who)
         proxy = None if latest.degraded else untrusted.examine(request, latest.rejection.by)
         if proxy is not None:
             await io.send(untrusted.proxy_found, Decision, proxy=proxy)
@@ -91,7 +93,7 @@ async def send_events(io: IO, request: HttpRequest, latest: Decision, decision: 
             await io.send(limit_exceeded, Decision, request=request, decision=decision)
     for result in latest.soft_exceeded if latest.has_consequences else ():
         if result.verdict and _soft_exceeded.is_first_in_window(result.verdict):
-            extra = _extra(decision, result, result.digest, result.reference)
+            extra = _extra(decision, result, who)
             logger.info("The soft quota of %s is exceeded.", result.rule, extra=extra)
             if soft_limit_exceeded.receivers and await _is_first_of_all(io, result, "soft"):
                 await io.send(soft_limit_exceeded, Result, request=request, result=result)
@@ -119,6 +121,7 @@ def log_denied(identity: Identity, record: AccessRecord) -> None:
     by, who = found
     if _denied.is_first(f"{record.pk} {who}", time_ns() // 1_000, 3_600_000_000):
         extra = {"entry": record.pk, "identity": "|".join(by), "partition": whole(who)}
+        extra["customer"] = identity.customer_label
         logger.warning("A caller was denied by access entry %s.", record.pk, extra=extra)
 
 
@@ -142,7 +145,7 @@ async def _is_first_of_all(io: IO, result: Result, *events: str) -> bool:
         return True
 
 
-def _log_rejection(decision: Decision) -> None:
+def _log_rejection(decision: Decision, identity: Identity | None) -> None:
     """Log a rejection. Not by `Logger.warning`, which would search the stack for the line that logs."""
     rejection = decision.rejection
     by = rejection.by
@@ -150,7 +153,7 @@ def _log_rejection(decision: Decision) -> None:
     args = names, _why(decision) if decision.degraded else ""
     make = logging.getLogRecordFactory()
     record = make(logger.name, logging.WARNING, __file__, 0, MESSAGE, args, None, "_log_rejection")
-    record.__dict__.update(_extra(decision, rejection.binding, rejection.digest, rejection.reference))
+    record.__dict__.update(_extra(decision, rejection, identity))
     logger.handle(record)
 
 
@@ -163,12 +166,14 @@ def _why(decision: Decision) -> str:
     return ""
 
 
-def _extra(decision: Decision, of: Result | Owner | None, digest: str | None, reference: str | None) -> dict[str, Any]:
+def _extra(decision: Decision, of: Result | Rejection, identity: Identity | None) -> dict[str, Any]:
     """Return the attributes of a record. `None` = not known, because nothing was counted."""
+    by = of.binding if isinstance(of, Rejection) else of
     return {
-        "rule": of and of.rule.slug,
-        "tier": of and of.tier and of.tier.slug,
-        "partition": digest and whole(digest),
+        "rule": by and by.rule.slug,
+        "tier": by and by.tier and by.tier.slug,
+        "partition": of.digest and whole(of.digest),
+        "customer": identity and identity.customer_label,
         "version": decision.version.number,
-        "reference": reference,
+        "reference": of.reference,
     }

@@ -10,6 +10,7 @@ from ..engine.base import Charge
 from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..engine.limits import whole_units
+from ..engine.usage import label_of
 from ..exceptions import LimitExceeded
 from ..logs import logger
 from ..signals import quota_reached
@@ -44,6 +45,7 @@ class MeteredCost:
         self._charged, self._is_estimate = self.cost, True
         self._results: list[Result] = []
         self._streams, self._is_known = 0, True  # whether each part's cost could be computed
+        self._is_settled = False
 
     @property
     def cost(self) -> int:
@@ -63,7 +65,7 @@ class MeteredCost:
 
         The sum replaces the estimate; it is added to a `cost` that was set before. If the stream outlives the block, as
         in a response, it is settled when the response was sent or the caller has left. If the cost of a part cannot be
-        computed, that is logged, and at least the estimate is charged.
+        computed, that is logged, and at least the estimate is charged. After settling, parts raise RuntimeError.
         """
         if self._is_estimate:
             self.cost = 0
@@ -87,6 +89,8 @@ class MeteredCost:
             self._streams -= 1
 
     def _add(self, cost: Callable[[Part], int], part: Part) -> None:
+        if self._is_settled:
+            raise RuntimeError("The charge is settled. Call charge.stream() inside its block and pass the iterator on.")
         if self._is_known:
             try:
                 self.cost += cost(part)
@@ -131,6 +135,7 @@ class MeteredCost:
 
     async def _settle(self, io: IO) -> None:
         """Charge or refund the difference to the estimate."""
+        self._is_settled = True
         missing = self.cost - self._charged
         if missing > 0:
             await self._spend(io, missing)
@@ -150,14 +155,22 @@ class MeteredCost:
             verdict.spent += kept
 
     async def _spend(self, io: IO, cost: int) -> None:
+        """Charge and count these units; with a later call, if they are charged in this process or not at all."""
         for local in (True, False):
-            verdicts = [result.verdict for result in self._results if result.verdict and result.local is local]
+            results = [result for result in self._results if result.verdict and result.local is local]
+            verdicts = [result.verdict for result in results if result.verdict]
             charges = [_more(verdict.charge, cost) for verdict in verdicts]
+            labels = {label_of(each.charge) for each in fallback.labelled(results)} - {None}
+            call = Call.of(charges)
+            call.settled = {str(label): cost for label in labels}
             try:
-                spent = fallback.local.check(charges) if local else await io.check(Call.of(charges)) if charges else []
+                spent = fallback.local.check(charges) if local else await io.check(call) if charges else []
             except Exception as error:
                 logger.warning("%s units of a request's cost could not be charged: %s", cost, error)
+                fallback.count_settled(call)
                 continue
+            if local or call.template.local.alone:
+                fallback.count_settled(call)
             for verdict, latest in zip(verdicts, spent, strict=True):  # for the response fields
                 verdict.remaining, verdict.reset_after = latest.remaining, latest.reset_after
                 verdict.at_us = latest.at_us

@@ -12,23 +12,29 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 from weakref import ref
 
 from django.core.exceptions import SynchronousOnlyOperation
 
+from ..backend import get_engine
 from ..conf import settings
-from ..decision import NOTHING_TO_DECIDE, Decision, merge
-from ..engine.call import Answer, Call, is_from_engine
+from ..decision import NOTHING_TO_DECIDE, Decision, exempted, merge
+from ..engine.base import NEVER, Charge
+from ..engine.call import Answer, Call, CallTemplate, ChargeTemplate, is_from_engine
+from ..engine.limits import Limit
 from ..exceptions import AccessDenied, EngineUnavailable, RulesUnavailable, StaleRules
 from ..identity import BodyNotRead, UserNotLoaded
 from ..rules import cache
 from ..rules.ruleset import RuleSet
 from ..signals import quota_reached
 from . import events, fallback, refunds
-from .charges import LimitRequest, build_charges
+from .charges import LimitRequest, build_charges, counted_as, noted_as
 from .io import IO, TrialIO
 from .templates import NO_RULES, decision_of
+
+#: Rejects a request, whatever it is, and the engine corrects what earlier calls for it have charged and counted.
+DENIED: Final = Call(CallTemplate([ChargeTemplate("", "", Charge("", Limit(1, 1), NEVER))]), ("denied",))
 
 #: If a request's rules are replaced this often while it is decided, the failure policies decide it.
 ATTEMPTS: Final = 5
@@ -66,16 +72,18 @@ async def decide(io: IO, request: LimitRequest) -> Decision:
         refunds.current_request.set(ref(http))
         if latest.leases:
             refunds.on_request_closed(http, partial(refunds.release, decision=latest))
-    await events.send_events(io, http, latest, decision)
+    await events.send_events(io, http, request.identity, latest, decision)
     return decision
 
 
 async def _denied_by(io: IO, denied: AccessDenied, request: LimitRequest, earlier: Decision) -> Decision:
-    """Return the decision of an access entry. Earlier charges are refunded."""
+    """Return the decision of an access entry. Earlier charges are refunded, and counted as rejected by another."""
     assert request.identity is not None  # the entry was found by it
     if io.is_live:
         events.log_denied(request.identity, denied.record)
-    await refunds.refund_results(io, earlier.results)
+    if earlier.results and io.is_live:
+        denial = DENIED.continuing(counted_as(earlier.results, request), noted_as(earlier.results))
+        await refunds.refund_denied(io, earlier, denial)
     return replace(earlier, allowed=False, access=denied.record)
 
 
@@ -85,7 +93,7 @@ async def _decide_body_last(io: IO, request: LimitRequest) -> Decision:
     if not first.allowed:
         return first
     decision = await decide(io, request._replace(body="read", earlier=first))
-    if decision.allowed and first.delay > decision.delay:  # nobody has waited yet
+    if decision.allowed and first.delay > decision.delay and not decision.is_exempt:  # nobody has waited yet
         decision = request.http.ratelimit = replace(decision, delay=first.delay)  # type: ignore[union-attr]
     return decision
 
@@ -108,9 +116,10 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
                 except SynchronousOnlyOperation:
                     rules = await io.look_up(cache.current_rules, together=True)
                     charges = await charges_for(io, rules, request)
-                if charges is NO_RULES:
+                if not charges.partitions:
                     await _check_version(io, rules)
-                    return None
+                    latest = None if charges is NO_RULES else await _uncharged(io, charges, rules, request)
+                    break
                 verdicts = await io.check(charges, rules.compared_as, receipts, now_us)
                 answer = verdicts if isinstance(verdicts, Answer) else None  # else of a project's engine
                 if io.is_live and (is_from_engine(verdicts) if answer is None else not answer.is_local):
@@ -121,18 +130,49 @@ async def decide_latest(io: IO, request: LimitRequest) -> Decision | None:
             except StaleRules as stale:
                 is_missing = stale.number is None
                 await io.look_up(cache.reload, stale, rules, together=True)
-            except AccessDenied:
-                if await _are_in_force(io, rules):
-                    raise
+            except AccessDenied as denied:
+                await _raise_if_in_force(io, rules, denied)
         else:
             raise RulesUnavailable(UNKNOWN if is_missing else REPLACED)
     except (EngineUnavailable, RulesUnavailable) as error:
         rules = await io.look_up(cache.rules_during_outage, together=True)
         charges = await charges_for(io, rules, request)
-        latest = await fallback.decide_by_policy(io, charges, rules.version, error)
+        latest = await _uncharged(io, charges, rules, request)
+        latest = latest or await fallback.decide_by_policy(io, charges, rules.version, error)
+    if settings.EXEMPT is not None and latest is not None and not latest.is_exempt:
+        latest = await _unless_exempt(io, latest, request)
     if began is not None and latest is not None:
-        events.tell_observer(latest, perf_counter() - began)
+        events.tell_observer(latest, perf_counter() - began, request.earlier.results)
     return latest
+
+
+async def _uncharged(io: IO, charges: Call, rules: RuleSet, request: LimitRequest) -> Decision | None:
+    """Return the decision on the call of an exempt caller; `None` for another one."""
+    owners: Any = () if charges.partitions else charges.template.owners  # type: ignore[attr-defined]
+    decision = exempted([owner.result(None) for owner in owners], rules.version)
+    return await _unless_exempt(io, decision, request) if owners else None
+
+
+async def _unless_exempt(io: IO, latest: Decision, request: LimitRequest) -> Decision:
+    """Return this decision, or that on an exempt caller, with all charges refunded and the request counted as exempt.
+
+    EXEMPT is asked if the request is rejected, or if it is over a rate in code that leaves this to its view.
+    """
+    counted, lines = request.earlier.results, [""]
+    if latest.is_exempt:
+        lines = [each.line for each in await io.look_up(counted_as, latest.results, request)]
+    else:
+        rates, identity = [each.rule for each in request.inline], request.identity
+        is_over = any(each.rule in rates and not each.passes for each in (latest.results if rates else ()))
+        if (latest.allowed and not is_over) or identity is None or not await io.look_up(identity.is_exempt):
+            return latest
+        counted += latest.results
+    if io.is_live:
+        so_far, engine = counted_as(counted, request), await io.look_up(get_engine)
+        await refunds.refund_results(io, counted, is_counted=latest.allowed)
+        if hasattr(engine, "count_exempt"):  # else it is of the project
+            engine.count_exempt(lines, so_far)
+    return exempted(latest.results, latest.version, degraded=latest.degraded)
 
 
 async def _check_version(io: IO, rules: RuleSet) -> None:
@@ -142,8 +182,8 @@ async def _check_version(io: IO, rules: RuleSet) -> None:
         cache.mark_confirmed(rules)
 
 
-async def _are_in_force(io: IO, rules: RuleSet) -> bool:
-    """Return whether the rules that deny a caller are still current.
+async def _raise_if_in_force(io: IO, rules: RuleSet, denied: AccessDenied) -> None:
+    """Raise this exception if the rules are still current by which a caller is denied.
 
     Otherwise a process that denies every caller would never notice that enforcement was stopped.
     """
@@ -151,8 +191,8 @@ async def _are_in_force(io: IO, rules: RuleSet) -> bool:
         await _check_version(io, rules)
     except StaleRules as stale:
         await io.look_up(cache.reload, stale, rules, together=True)
-        return False
-    return True
+    else:
+        raise denied
 
 
 async def charges_for(io: IO, rules: RuleSet, request: LimitRequest) -> Call:
@@ -173,6 +213,7 @@ async def peek_decision(io: IO, request: LimitRequest) -> Decision:
     if not settings.ENABLED:
         return NOTHING_TO_DECIDE
     try:
-        return await decide_latest(TrialIO(io), request._replace(body="read")) or NOTHING_TO_DECIDE
+        latest = await decide_latest(TrialIO(io), request._replace(body="read"))
+        return NOTHING_TO_DECIDE if latest is None or latest.is_exempt else latest
     except AccessDenied as denied:
         return replace(NOTHING_TO_DECIDE, allowed=False, access=denied.record)

@@ -12,6 +12,7 @@ from django.http.response import HttpResponseBase
 
 from ..decision import NOTHING_TO_DECIDE, Decision, Result
 from ..engine.base import Verdict, leases
+from ..engine.call import Call
 from ..engine.coroutines import run_sync
 from ..logs import logger
 from . import fallback
@@ -54,22 +55,31 @@ def receipts(earlier: Decision) -> list[Verdict]:
 async def release(io: IO, decision: Decision) -> None:
     """Release the leases of one call, unless a rejection has released them. If that fails, they expire."""
     held = [result for result in decision.results if result.verdict and leases([result.verdict])]
-    await _give_back(io.release, held, "A lease could not be released; it will expire: %s")
+    await _give_back(io.release, held, "A lease could not be released; it will expire: %s", is_counted=False)
 
 
-async def refund_results(io: IO, results: Iterable[Result]) -> None:
-    """Refund these results once, and release leases. If that fails, they stay charged."""
+async def refund_results(io: IO, results: Iterable[Result], *, is_counted: bool = True) -> None:
+    """Refund these results once, and release leases. If that fails, they stay charged. is_counted: see `fallback`."""
     spent = [result for result in results if result.verdict and result.verdict.spent]
-    await _give_back(io.refund, spent, "The charge of a request could not be refunded: %s")
+    await _give_back(io.refund, spent, "The charge of a request could not be refunded: %s", is_counted=is_counted)
+
+
+async def refund_denied(io: IO, earlier: Decision, denial: Call) -> None:
+    """Refund a request by this call, which rejects it. If that fails, it stays charged, and counted as allowed."""
+    try:
+        fallback.local.refund(_verdicts(earlier.results, local=True))
+        await io.check(denial, receipts=receipts(earlier))
+    except Exception as error:
+        logger.warning("The charge of a request could not be refunded: %s", error)
 
 
 async def _give_back(
-    method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result], failed: str
+    method: Callable[[Sequence[Verdict]], Awaitable[None]], results: Sequence[Result], failed: str, *, is_counted: bool
 ) -> None:
-    local, ours = _verdicts(results, local=True), _verdicts(results, local=False)
+    ours = _verdicts(results, local=False)
     try:
-        if local:
-            fallback.local.refund(local)
+        if len(ours) < len(results):
+            fallback.refund([result for result in results if result.local], is_counted=is_counted)
         if ours:
             await method(ours)
     except Exception as error:

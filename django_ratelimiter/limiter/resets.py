@@ -8,6 +8,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from ..conf import has_identity, settings
+from ..customers import value_of
 from ..engine.base import Charge
 from ..exceptions import RulesUnavailable, StaleRules
 from ..identity import Identity, digest, meta_name, session_value
@@ -16,6 +17,7 @@ from ..rules import cache, inline
 from ..rules.records import RuleRecord
 from ..rules.ruleset import RuleSet
 from ..rules.tiers import Entitlement, known_entitlement
+from ..tenants import row_key
 from ..values.partitions import encode_partition
 from .io import IO
 from .path import ATTEMPTS
@@ -70,10 +72,12 @@ def _values_of(given: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
         elif name == "ip":
             request.META["REMOTE_ADDR"] = str(value).partition("/")[0]
         elif name == "api_key":
+            value = row_key(value) if hasattr(value, "pk") else value
             request.META[meta_name(settings.API_KEY_HEADER)] = value
             identity.assume(name, identity.value(name) or value)
         else:
-            identity.assume(name, session_value(value) or "" if hasattr(value, "session_key") else str(value))
+            own = session_value(value) or "" if hasattr(value, "session_key") else str(value)
+            identity.assume(name, value_of(value) if name == "customer" and hasattr(value, "pk") else own)
     values = {name: identity.value(name) for name in given}
     if missing := [name for name, value in values.items() if value is None]:
         raise ValueError(f"reset: {', '.join(missing)} must be the value of a caller, not {given[missing[0]]!r}.")

@@ -11,10 +11,11 @@ from ..decision import Decision, Owner, decide, results_of
 from ..engine.base import NEVER, Charge, Verdict, Version
 from ..engine.call import Call, CallTemplate, ChargeTemplate
 from ..identity import digest, partition, source_digest
-from ..rules.inline import identity_of, is_listed
+from ..rules.inline import identity_of, label_of, usual_cost_of
 from ..rules.records import LimitRecord, RuleRecord, TierRecord
 from ..rules.tiers import Entitlement
-from ..values.partitions import PROVEN, UNREADABLE_BODY
+from ..values.digests import are_revealed, keyed_digest
+from ..values.partitions import PROVEN, UNREADABLE_BODY, partition_names
 
 #: Maximum number of costs and sets of missing values for which the charges of one kind of requests are kept.
 MAX_VARIANTS: Final = 32
@@ -37,13 +38,19 @@ class NamedValue(NamedTuple):
 
 
 class RuleValue(NamedTuple):
-    """The value of a rule that is split by another name or by several, or that is written in code."""
+    """The value of a rule that is split by another name or by several, or that is written in code.
+
+    has_tail: whatever REVEAL is, so that the collector can read it.
+    """
 
     rule: RuleRecord
+    has_tail: bool = False
 
     def digest(self, request: Any) -> str | None:
         """Return the digest of the value of a `LimitRequest`; `None` = it has none."""
-        return None if (value := value_of(self.rule, request)) is None else digest(value)
+        if (value := value_of(self.rule, request)) is None:
+            return None
+        return keyed_digest(settings.HASH_KEY, value, partition_names(value)) if self.has_tail else digest(value)
 
 
 def value_of(rule: RuleRecord, request: Any) -> str | None:
@@ -76,11 +83,13 @@ class RuleTemplate:
         self.rule = rule
         self.tier: TierRecord | None = entitlement.tier
         self.records: tuple[LimitRecord, ...] = rule.limits_for(*entitlement)
-        self.label: str | None = f"{rule.slug}|{entitlement.tier or ''}" if is_listed(rule.slug) else None
+        self.label: str | None = label_of(rule, entitlement.tier)
         self.identity: str = "" if (identity := identity_of(rule)) in counted else identity
-        alone = rule.partition_by[0] if len(rule.partition_by) == 1 and rule.missing_partition != "ip" else None
-        own = RuleValue(rule) if rule.partition_by or is_inline else None
-        self.source = NamedValue(alone) if alone in PROVEN and not is_inline else own
+        names = {*rule.partition_by, *(["ip"] if rule.missing_partition == "ip" else [])}
+        has_tail = rule.exact_usage and not are_revealed(names, settings.REVEAL)
+        own = RuleValue(rule, has_tail) if rule.partition_by or is_inline else None
+        alone = rule.partition_by[0] if len(names) == len(rule.partition_by) == 1 else None
+        self.source = NamedValue(alone) if alone in PROVEN and not (has_tail or is_inline) else own
 
     def charges(self, cost: int | None, max_delay: MaxDelay, *, is_missing: bool = False) -> list[ChargeTemplate]:
         """Return one charge for each limit.
@@ -107,6 +116,8 @@ class RuleTemplate:
                     count_refusals=rule.count_refusals,
                     max_delay=delay if max_delay == "rule" else max_delay,  # type: ignore[arg-type]
                     sync_interval=rule.sync_interval,
+                    usual_cost=usual_cost_of(rule),
+                    exact=rule.exact_usage and not is_missing,
                 ),
                 is_split,
                 identity="" if is_missing else self.identity,
@@ -151,7 +162,7 @@ class RuleTemplates:
 
     inline: those of them that are written in code, in the order in which requests give their values. only_leases: of
     limits that hold leases alone. sources: the distinct values that distinguish callers, see `RuleTemplate`. counted:
-    the identities whose callers an earlier call for the request has counted over all rules. so_far: see `CallTemplate`.
+    the identities whose callers an earlier call for the request has counted over all rules.
     without_body: of the rules that need no field of the body, if some do and some do not; else `None`. kept: references
     to rules and tier, so that no other objects get their `id`; `matched`: to what the rule set has found.
     """
@@ -165,12 +176,10 @@ class RuleTemplates:
         inline: Sequence[RuleRecord] = (),
         only_leases: bool = False,
         counted: Collection[str] = (),
-        so_far: str = "",
     ) -> None:
         self.kept: object = (rules, entitlement, inline)
         self._max_delay, self._only_leases = max_delay, only_leases
         self.matched = rules
-        self._so_far = so_far
         made = [RuleTemplate(rule, entitlement, any(rule is each for each in inline), counted) for rule in rules]
         self.rules: tuple[RuleTemplate, ...] = tuple([template for template in made if template.records])
         sources = dict.fromkeys([rule.source for rule in self.rules if rule.source is not None])
@@ -182,7 +191,7 @@ class RuleTemplates:
         others = [template.rule for template in self.rules if not template.rule.reads_body]
         self.without_body: RuleTemplates | None = None
         if 0 < len(others) < len(self.rules):
-            given = {"inline": inline, "only_leases": only_leases, "counted": counted, "so_far": so_far}
+            given = {"inline": inline, "only_leases": only_leases, "counted": counted}
             self.without_body = RuleTemplates(others, entitlement, max_delay, **given)  # type: ignore[arg-type]
 
     def fill(self, digests: list[str | None], cost: int | None = None) -> Call:
@@ -208,7 +217,7 @@ class RuleTemplates:
     ) -> RuleCallTemplate:
         places: dict[object, int] = {source: place for place, source in enumerate((None, *self.sources))}
         is_missing = (False, *lacking)
-        made = RuleCallTemplate(
+        return RuleCallTemplate(
             [
                 (template, place, charge)
                 for template in self.rules
@@ -218,8 +227,6 @@ class RuleTemplates:
             ],
             like,
         )
-        made.so_far = self._so_far
-        return made
 
 
 def missing() -> str:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext
 
 from ..values.access import ACTIONS
-from .validation import LazyText, normal_network, normal_user, validate_caller_digest, validate_hash, validate_line
+from .validation import LazyText, normal_caller, normal_network, validate_line
 
 
 class AccessEntryQuerySet(models.QuerySet["AccessEntry"]):
@@ -34,6 +34,7 @@ class AccessEntry(models.Model):
         USER = "user", _("user")
         API_KEY = "api_key", _("API key")
         DIGEST = "digest", _("digest of a caller")
+        CUSTOMER = "customer", _("customer")
 
     action: Field[str, str] = models.CharField(_("action"), max_length=16, choices=Action.choices, default=ACTIONS[1])
     kind: Field[str, str] = models.CharField(_("kind"), max_length=16, choices=Kind.choices)
@@ -42,8 +43,8 @@ class AccessEntry(models.Model):
         max_length=200,
         validators=[validate_line],
         help_text=_(
-            "An address or network, the primary key of a user, the SHA-256 digest of an API key in hex, or what rules "
-            "count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”."
+            "An address or network, the primary key of a user or customer, the SHA-256 digest of an API key in hex, or "
+            "what rules count a caller by and its digest, such as “ip:DIGEST” or “user or ip:DIGEST”."
         ),
     )
     expires_at: Field[datetime | None, datetime | None] = models.DateTimeField(
@@ -89,6 +90,8 @@ class AccessEntry(models.Model):
         if self.kind == self.Kind.DIGEST:
             by, _colon, digest = self.value.rpartition(":")
             return _("caller %(digest)s, by %(by)s") % {"digest": digest, "by": by}
+        if self.kind == self.Kind.CUSTOMER:
+            return _("customer %s") % self.value
         return _("user %s") % self.value if self.kind == self.Kind.USER else self.value
 
     @property
@@ -102,13 +105,6 @@ class AccessEntry(models.Model):
     def clean(self) -> None:
         """Reject a value that no request can have. An address, network or user's key is normalized."""
         try:
-            if self.kind == self.Kind.IP:
-                self.value = normal_network(self.value)
-            elif self.kind == self.Kind.API_KEY:
-                validate_hash(self.value)
-            elif self.kind == self.Kind.USER:
-                self.value = normal_user(self.value)
-            elif self.kind == self.Kind.DIGEST:
-                validate_caller_digest(self.value)
+            self.value = normal_caller(self.kind, self.value)
         except ValidationError as error:
             raise ValidationError({"value": error}) from error

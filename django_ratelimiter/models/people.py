@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ObjectDoesNotExist
+from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist
 from django.db import models, router, transaction
 from django.db.models import CASCADE, SET_NULL, Q, QuerySet
 from django.db.models.signals import post_delete
 
 from .. import tenants
 from ..conf import settings
+from ..customers import customer_model
 from ..values.access import DIGEST_MARK
 from ..values.digests import keyed_digest
 from ..values.partitions import encode_partition
@@ -46,16 +47,21 @@ cascade.lazy_sub_objs = set_null.lazy_sub_objs = True  # type: ignore[attr-defin
 
 
 def connect() -> None:
-    """Connect `forget` to the deletion of users."""
-    for model in apps.get_models():
-        if model._meta.concrete_model is get_user_model():  # also of proxies, which send their own signals
-            post_delete.connect(forget, sender=model, dispatch_uid="django_ratelimiter.forget")
+    """Connect `forget` to the deletion of users and customers."""
+    named: dict[str, Any] = {"user": get_user_model()}
+    with suppress(ImproperlyConfigured):  # a check names it
+        named["customer"] = customer_model()
+    for kind, model in named.items():
+        about, uid = partial(forget, kind), f"django_ratelimiter.forget.{kind}"
+        for each in apps.get_models() if model else ():
+            if each._meta.concrete_model is model._meta.concrete_model:  # also proxies, which send their own signals
+                post_delete.connect(about, sender=each, weak=False, dispatch_uid=uid)
 
 
-def forget(instance: models.Model, using: str, **signal: Any) -> None:
-    """Delete rows that name this user by value; in another database, once the deletion is committed."""
-    key = tenants.user_key(instance.pk)
-    for rows in rows_naming("user", key, encode_partition([("user", key)])):
+def forget(kind: str, instance: models.Model, using: str, **signal: Any) -> None:
+    """Delete rows that name this user or customer by value; in another database, once the deletion is committed."""
+    key = tenants.key_of(type(instance), instance.pk)
+    for rows in rows_naming(kind, key, encode_partition([(kind, key)])):
         if rows.db == using:
             rows.delete()
         else:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..engine.limits import LOCAL_MS, MAX_SYNC_MS
 from ..values.bounds import MAX_TEXT
+from ..values.partitions import EXACT
 from .validation import LazyText, validate_identities, validate_line, validate_methods, validate_path
 
 
@@ -144,6 +145,15 @@ class Rule(models.Model):
         db_default=False,  # rows written by SQL may omit it
         help_text=_("Rejected requests count too. Callers who keep trying may then be rejected for longer."),
     )
+    exact_usage: Field[bool, bool] = models.BooleanField(
+        _("count every caller exactly"),
+        default=False,
+        db_default=False,  # rows written by SQL may omit it
+        help_text=_(
+            "For invoices and reports per caller, beside the totals. Suggested for rules by customer, API key or user. "
+            "Only if the rule counts by one of these or the IP address, and by nothing else."
+        ),
+    )
     sync_interval_ms: Field[int | None, int | None] = models.IntegerField(
         _("keep fetched units for (ms)"),
         null=True,
@@ -209,10 +219,13 @@ class Rule(models.Model):
         return every_view and not self.partition_by and (not self.methods or "GET" in self.methods)
 
     def clean(self) -> None:
-        """Reject a path that can never match. A route loses its leading slash: `resolver_match.route` has none."""
+        """Reject what can never match, or be counted. A route loses its leading slash: `resolver_match` has none."""
         if self.path_kind == self.PathKind.ROUTE:
             self.path = self.path.removeprefix("/")
         try:
             validate_path(self.path, self.path_kind)
         except ValidationError as error:
             raise ValidationError({"path": error}) from error
+        if self.exact_usage and self.partition_by not in [[name] for name in EXACT]:
+            text = _("Every caller can be counted only if the rule counts by one of these alone: %(names)s.")
+            raise ValidationError({"exact_usage": text % {"names": ", ".join(EXACT)}})

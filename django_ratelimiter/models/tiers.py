@@ -195,10 +195,13 @@ class TierAssignment(models.Model):
 
     objects: ClassVar[models.Manager[TierAssignment]] = TierAssignmentQuerySet.as_manager()
 
+    #: The name of the customer that the partition is of, for readers who may see it; "" = as in the partition.
+    name = ""
+
     class Meta:
         verbose_name: ClassVar[LazyText] = _("tier assignment")
         verbose_name_plural: ClassVar[LazyText] = _("tier assignments")
-        ordering: ClassVar[tuple[str, ...]] = ("-created_at", "-pk")
+        ordering: ClassVar[tuple[str, ...]] = ("-pk",)
         indexes: ClassVar[list[models.Index]] = [
             models.Index(fields=["api_key_hash"], name="ratelimiter_assignment_key"),
             models.Index(fields=["partition"], name="ratelimiter_assignment_part"),
@@ -241,7 +244,7 @@ class TierAssignment(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.subject}: {self.tier or _('their own tier')}"
+        return f"{self.name or self.subject}: {self.tier or _('their own tier')}"
 
     def save(self, *args: Any, **options: Any) -> None:
         self._name_tenant()

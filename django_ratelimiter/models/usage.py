@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
-from django.db.models import Field, Index
+from django.db.models import F, Field, Index
 from django.utils.translation import gettext_lazy as _
 
 from .validation import LazyText
@@ -19,10 +19,13 @@ class UsageCounts(models.Model):
     """Requests in one minute, hour or day.
 
     granularity: the same requests are counted in a minute, an hour and a day, so add up buckets of one only.
-    start: hours and days begin in the project's time zone. soft_exceeded is a part of allowed.
+    start: hours and days begin in the project's time zone. allowed: they went through; soft_exceeded is a part of them.
     shadow_rejected: would have been rejected if a rule in shadow were enforced.
-    degraded: a part of the three, decided by a process without Redis.
+    degraded: a part of all, decided by a process without Redis.
     """
+
+    #: The columns that are added up.
+    COUNTS: ClassVar[tuple[str, ...]] = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 
     class Granularity(models.TextChoices):
         MINUTE = "minute", _("minute")
@@ -33,11 +36,11 @@ class UsageCounts(models.Model):
         _("granularity"), max_length=8, choices=Granularity.choices, default=Granularity.MINUTE
     )
     start: Field[datetime, datetime] = models.DateTimeField(_("start"))
-    allowed: Field[int, int] = models.PositiveBigIntegerField(_("allowed"), default=0)
-    rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected"), default=0)
-    shadow_rejected: Field[int, int] = models.PositiveBigIntegerField(_("rejected in shadow"), default=0)
-    soft_exceeded: Field[int, int] = models.PositiveBigIntegerField(_("soft quota exceeded"), default=0)
-    degraded: Field[int, int] = models.PositiveBigIntegerField(
+    allowed: Field[int, int] = models.BigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.BigIntegerField(_("rejected"), default=0)
+    shadow_rejected: Field[int, int] = models.BigIntegerField(_("rejected in shadow"), default=0)
+    soft_exceeded: Field[int, int] = models.BigIntegerField(_("soft quota exceeded"), default=0)
+    degraded: Field[int, int] = models.BigIntegerField(
         _("decided without Redis"),
         default=0,
         db_default=0,  # rows written by SQL may omit it
@@ -48,7 +51,11 @@ class UsageCounts(models.Model):
 
 
 class UsageTotal(UsageCounts):
-    """Requests that at least one rule matched: each counts once, whatever rules did, and is rejected if one rejects."""
+    """Requests that at least one rule matched, each once: rejected if one rejects it. exempt: a part of allowed."""
+
+    COUNTS = (*UsageCounts.COUNTS, "exempt")
+
+    exempt: Field[int, int] = models.BigIntegerField(_("exempt"), default=0, db_default=0)
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("total of requests")
@@ -66,11 +73,19 @@ class UsageBucket(UsageCounts):
     """Requests that one rule decided for one tier.
 
     rule_slug, tier_slug: texts instead of foreign keys, so that reports outlive rules; tier_slug "" = no tier.
-    allowed, rejected: by the rule itself, whatever other rules decided.
+    rejected: by this rule. rejected_by_other: this rule allows them, but another one rejected them. units: what the
+    allowed ones cost. Refunds and costs that were known later count in their own minute, so units may be below 0.
     """
+
+    COUNTS = (*UsageCounts.COUNTS, "rejected_by_other", "units")
+
+    #: All requests of a bucket, for queries.
+    REQUESTS: ClassVar = F("allowed") + F("rejected") + F("rejected_by_other") + F("shadow_rejected")
 
     rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
     tier_slug: Field[str, str] = models.CharField(_("tier"), max_length=50, blank=True, default="")
+    rejected_by_other: Field[int, int] = models.BigIntegerField(_("rejected by another rule"), default=0, db_default=0)
+    units: Field[int, int] = models.BigIntegerField(_("units"), default=0, db_default=0)
 
     class Meta:
         verbose_name: ClassVar[LazyText] = _("usage bucket")
@@ -167,6 +182,42 @@ class TopCaller(_Top):
 
     def __str__(self) -> str:
         return f"{self.identity} {self.partition} {self.start:%Y-%m-%d %H:%M}"
+
+
+class CallerUsage(models.Model):
+    """Requests of one caller under one rule with `exact_usage`, in one hour: every one, and no estimate.
+
+    identity: customer, user, api_key or ip; value: in clear, as rules count by it: a primary key, an address, what
+    API_KEY_RESOLVER returns, else the hash of the key. Both are empty for callers that were not told apart, as too many
+    waited to be collected; if only the identity is, the value is a digest, of what was too long or made by another key.
+    hour: begins in UTC. rejected: for a rule in shadow, would have been rejected. Otherwise as in `UsageBucket`.
+    """
+
+    #: The columns that are added up.
+    COUNTS: ClassVar[tuple[str, ...]] = ("allowed", "rejected", "rejected_by_other", "units")
+
+    rule_slug: Field[str, str] = models.CharField(_("rule"), max_length=50)
+    identity: Field[str, str] = models.CharField(_("identity"), max_length=16, blank=True)
+    value: Field[str, str] = models.CharField(_("value"), max_length=200, blank=True)
+    hour: Field[datetime, datetime] = models.DateTimeField(_("hour"))
+    allowed: Field[int, int] = models.BigIntegerField(_("allowed"), default=0)
+    rejected: Field[int, int] = models.BigIntegerField(_("rejected"), default=0)
+    rejected_by_other: Field[int, int] = models.BigIntegerField(_("rejected by another rule"), default=0)
+    units: Field[int, int] = models.BigIntegerField(_("units"), default=0)
+
+    class Meta:
+        verbose_name: ClassVar[LazyText] = _("usage of a caller")
+        verbose_name_plural: ClassVar[LazyText] = _("usage of callers")
+        ordering: ClassVar[tuple[str, ...]] = ("-hour", "rule_slug", "identity", "value")
+        indexes: ClassVar[list[Index]] = [
+            Index(fields=["identity", "rule_slug", "hour"], name="ratelimiter_caller_hour"),
+        ]
+        constraints: ClassVar[list[models.BaseConstraint]] = [
+            models.UniqueConstraint(fields=["identity", "value", "rule_slug", "hour"], name="ratelimiter_caller_usage"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.rule_slug} {self.identity}:{self.value} {self.hour:%Y-%m-%d %H:%M}"
 
 
 class UsageSample(models.Model):

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.core.validators import RegexValidator
+from django.db.models import Model
 from django.urls import get_resolver
 from django.urls.resolvers import RoutePattern
 from django.utils.encoding import repercent_broken_unicode
@@ -19,6 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from .. import tenants
 from ..conf import is_secret, settings
+from ..customers import customer_model
 from ..databases import spelled
 from ..values.access import DIGEST_MARK, network_of, parse_digest
 from ..values.partitions import IDENTITIES, NAMED, is_identity, partition_names
@@ -86,7 +88,8 @@ def _validate_words(value: Any, known: Sequence[str], is_known: Callable[[Any], 
 def validate_path(path: str, kind: str) -> None:
     """Reject a path that can never match with this kind. An unknown kind is the field's own error."""
     if kind == "any" and path:
-        raise ValidationError(_("Choose how the path is matched, or leave it empty."), code="unused")
+        text = _("Choose how the path is matched, or leave it empty.")
+        raise ValidationError(f"{text} path_kind: exact, prefix, route.", code="unused")
     if kind in ("exact", "prefix", "route") and not path:
         raise ValidationError(_("Give the path that is to be matched."), code="required")
     elif kind in ("exact", "prefix"):
@@ -179,14 +182,34 @@ def normal_partition(text: str) -> str:
     )
 
 
+def normal_caller(kind: str, value: str) -> str:
+    """Return the normalized value of an access entry. An unknown kind is the field's own error."""
+    if kind == "ip":
+        return normal_network(value)
+    if kind == "user":
+        return normal_user(value)
+    if kind == "customer":
+        return normal_row(customer_model(), value)
+    if kind == "api_key":
+        validate_hash(value)
+    if kind == "digest":
+        validate_caller_digest(value)
+    return value
+
+
 def normal_user(text: str) -> str:
     """Return what rules count a user by, from a primary key: with the current schema if tenants have their own users.
 
     A key with a schema or with another model, such as "shop.Device:7", does not change.
     """
-    if tenants.has_prefix(text):
+    return text if "." in text.rpartition(":")[0] else normal_row(get_user_model(), text)
+
+
+def normal_row(model: type[Model] | None, text: str) -> str:
+    """Return what rules count a row of this model by, from its primary key; the same text if no model is known."""
+    if model is None or (":" in text and tenants.have_own(model._meta.app_label)):
         return text
-    return tenants.user_key(get_user_model()._meta.pk.to_python(text))
+    return tenants.key_of(model, model._meta.pk.to_python(text))
 
 
 def normal_network(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..engine.limits import MAX_ENTRIES, Limit
 from ..engine.registry import DEFAULT, SIMPLEST, STRICTEST
-from .records import LimitRecord, RuleRecord
+from .records import LimitRecord, RuleRecord, TierRecord
 
 #: The prefix of the slugs of these rules; an operator's slug cannot contain a colon.
 PREFIX: Final = "code:"
@@ -46,6 +46,16 @@ def register(rule: RuleRecord) -> None:
 def is_listed(slug: str) -> bool:
     """Return whether usage is counted under this slug: of an operator's rule, or of a rule in code in this list."""
     return slug in _registered or not slug.startswith(PREFIX)
+
+
+def label_of(rule: RuleRecord, tier: TierRecord | None) -> str | None:
+    """Return the label that usage of a rule is counted under; `None` = it is not."""
+    return f"{rule.slug}|{tier or ''}" if is_listed(rule.slug) else None
+
+
+def usual_cost_of(rule: RuleRecord) -> int:
+    """Return the cost that usage takes for granted; a rule in code may have another one for each request."""
+    return 1 if rule.slug.startswith(PREFIX) else rule.cost
 
 
 def identity_of(rule: RuleRecord) -> str:

@@ -121,13 +121,15 @@ class Turns:
             tell = partial(mine.set_result, read())
         except BaseException as error:  # whoever waits raises it
             tell = partial(mine.set_exception, error)
-        if after is not None:
-            connections.close_all()
-        with self._changed:
-            tell()  # here, so that an answered read is never among those under way
-            if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
-                del self._reads[: 1 + self._reads.index(mine)]
-            self._changed.notify_all()
+        try:
+            if after is not None:
+                connections.close_all()
+        finally:
+            with self._changed:
+                tell()  # here, so that an answered read is never among those under way
+                if mine in self._reads:  # those before it have missed this answer, so nobody waits for theirs
+                    del self._reads[: 1 + self._reads.index(mine)]
+                self._changed.notify_all()
         if after is not None and mine.exception() is None:
             after()
             connections.close_all()

@@ -92,8 +92,8 @@ class RuleRecord:
     methods: empty = all; GET includes HEAD. partition_by: empty = one counter for all callers. cost: units
     of one request. count_refusals: whether rejected requests are charged, too. charge_when: for which responses
     the charge is kept: any, success (a status below 400) or failure. sync_interval: seconds for which a process keeps
-    units that it fetches in advance; negative = it counts by itself, `None` = an exact rule. counters: their name,
-    which rules in code can share; empty = the slug.
+    units that it fetches in advance; negative = it counts by itself, `None` = an exact rule. exact_usage: usage counts
+    every caller. counters: their name, which rules in code can share; empty = the slug.
     """
 
     slug: str
@@ -114,6 +114,7 @@ class RuleRecord:
     count_refusals: bool = False
     charge_when: str = CHARGE_WHEN[0]
     sync_interval: float | None = None
+    exact_usage: bool = False
     counters: str = ""
     #: True if all requests whose body cannot be read share one counter. Read for each request without a value.
     counts_unreadable: bool = field(init=False, repr=False, compare=False)

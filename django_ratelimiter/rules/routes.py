@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 
 from ..conf import django_setting
 from ..values.bounds import closest
-from .records import RuleRecord
+from .records import Facts, RuleRecord
 
 if TYPE_CHECKING:
     from ..models import Rule
@@ -36,7 +36,7 @@ Target: TypeAlias = "RuleRecord | Rule"
 #: The text about a scope that no view has: any code may name it.
 NO_SUCH_SCOPE: Final = gettext_lazy(
     "No view names the scope “%(name)s”, so this rule applies only where other code does, with limiter.check, "
-    "limiter.slot or in_slot."
+    "limiter.charge, limiter.slot or in_slot."
 )
 
 
@@ -118,6 +118,15 @@ def views_of(rule: Target) -> list[View]:
     """Return the views whose requests this rule may match, whatever the method."""
     found = [view for view in views() if view.may_match(rule)]
     return found or (_resolved(rule) if rule.path_kind == "exact" else [])
+
+
+def matched_with(rule: RuleRecord, others: Iterable[RuleRecord]) -> set[str]:
+    """Return the slugs of those of these rules that also match each request for a view that this rule matches."""
+    found, methods = views_of(rule), rule.methods or ("",)
+    facts = [Facts(method, view.start, view.route, view.name, rule.scope) for view in found for method in methods]
+    # The start of a path that varies is not a whole one.
+    able = [each for each in others if each.path_kind != "exact" or not any(view.varies for view in found)]
+    return {each.slug for each in able if facts and not any(map(each.mismatch, facts))}
 
 
 def _resolved(rule: Target) -> list[View]:

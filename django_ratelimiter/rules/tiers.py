@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from inspect import isawaitable
 from ipaddress import ip_network
 from operator import or_
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth import get_user_model
 from django.core.exceptions import FieldDoesNotExist
 from django.core.signals import setting_changed
@@ -18,11 +19,15 @@ from django.db.models import Model, Q, QuerySet
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
+from .. import customers, plans
 from ..conf import settings
+from ..conf.values import is_attribute_path
+from ..customers import Customer
 from ..databases import is_beside_users
 from ..exceptions import raised_at
 from ..logs import logger
-from ..plans import Anchor, CallerIdentity, InvalidPlan, answer_of, plan_of, resolved, row_key, user_pk
+from ..plans import Anchor, CallerIdentity, InvalidPlan, attribute_of, plan_of, resolved, truth_of, user_pk
+from ..tenants import row_key
 from ..values.access import DIGEST_MARK, Names, parse_digest
 from ..values.digests import hash_api_key, keyed_digest
 from ..values.partitions import encode_partition, is_identity, partition_names
@@ -31,6 +36,8 @@ from .ruleset import RuleSet
 from .stored import tables
 from .stored.tables import models
 from .ttl_cache import CallerCache, IdentityCache, KeyCache, OwnCodeFailed, TableCache
+
+T = TypeVar("T")
 
 _ONE: Final = Decimal(1)
 _NONE: Final = (None, None, None)
@@ -52,6 +59,17 @@ Note = Callable[[Reason, int], object]
 #: What TIER_RESOLVER says of a caller: the slug of a tier, and when the caller's months begin.
 KnownPlan = tuple[str | None, Anchor | None]
 NO_PLAN: Final[KnownPlan] = None, None
+
+
+class KnownCustomer(NamedTuple):
+    """What CUSTOMER says of a caller. plan: of the customer, if TIER_RESOLVER is a path of its attributes."""
+
+    customer: Customer | None
+    plan: KnownPlan = NO_PLAN
+
+
+#: CUSTOMER has not answered.
+UNREAD_CUSTOMER: Final = KnownCustomer(None)
 
 #: Returns a caller's partition by these names; `None` = the caller lacks one of them.
 PartitionOf = Callable[[tuple[str, ...]], str | None]
@@ -96,11 +114,6 @@ def callers_differ(rules: RuleSet) -> bool:
     return bool(rules.tiers) or settings.TIER_RESOLVER is not None
 
 
-def tier_for(rules: RuleSet, user_id: str | None, api_key: str | None) -> TierRecord | None:
-    """Return the tier by user and API key alone; see `entitlement_for`."""
-    return entitlement_for(rules, user_id, api_key).tier
-
-
 def entitlement_for(
     rules: RuleSet,
     user_id: str | None,
@@ -121,8 +134,11 @@ def entitlement_for(
         found = _callers.get((user_id, api_key))
     if partition_of is not None and ((partitions := _partitions.get()).names or partitions.digests):
         found = (*found, *_assigned_partitions(partition_of, partitions))
-    plan = NO_PLAN if settings.TIER_RESOLVER is None else _plans.get(user_id, api_key, read)
-    is_anonymous = user_id is None and api_key is None
+    plan = NO_PLAN
+    if (path := settings.TIER_RESOLVER) is not None:
+        is_of_customer = is_attribute_path(path, ("customer",))
+        plan = customers_of.get(user_id, api_key, read).plan if is_of_customer else _plans.get(user_id, api_key, read)
+    is_anonymous = user_id is None and api_key is None and not (settings.CUSTOMER and read("customer"))
     return granted(rules, found, plan, note, is_anonymous=is_anonymous)
 
 
@@ -190,7 +206,7 @@ def find_api_key(raw: str) -> str | None:
 
 def forget() -> None:
     """Drop the cached assignments."""
-    for remembered in (_callers, _keys, _plans, _resolved_keys, _partitions):
+    for remembered in (_callers, _keys, _plans, customers_of, exemptions, _resolved_keys, _partitions):
         remembered.forget()
 
 
@@ -330,22 +346,38 @@ def _resolve_key(raw: str) -> str | None:
 
 def find_plan(identity: CallerIdentity) -> KnownPlan:
     """Return what TIER_RESOLVER says of this caller, without a cache. Raises OwnCodeFailed."""
-    return resolved(_ask_for_plan(identity))  # type: ignore[no-any-return]
+    return resolved(_ask("TIER_RESOLVER", plan_of, identity)) if settings.TIER_RESOLVER else NO_PLAN
 
 
-def _ask_for_plan(identity: CallerIdentity) -> KnownPlan | Awaitable[KnownPlan]:
-    """Return the same as `find_plan`; the awaitable of it if TIER_RESOLVER is a coroutine."""
-    path = settings.TIER_RESOLVER
-    if path is None:
-        return NO_PLAN
+def find_exemption(identity: CallerIdentity) -> bool | None:
+    """Return whether EXEMPT exempts this caller, without a cache; `None` = it failed, as the log says."""
+    try:
+        return settings.EXEMPT is not None and resolved(_ask("EXEMPT", truth_of, identity))
+    except OwnCodeFailed as error:
+        logger.error("Whether a caller is exempt cannot be shown: %s", error)
+        return None
 
-    async def awaited_plan() -> KnownPlan:
-        with _own_code("TIER_RESOLVER"):
-            return plan_of(await answer)
 
+def _known_customer(row: Any) -> KnownCustomer:
+    """Return what is kept of the row of a customer."""
+    customer, path = customers.of_row(row), settings.TIER_RESOLVER
+    if customer is None or path is None or not is_attribute_path(path, ("customer",)):
+        return KnownCustomer(customer)
     with _own_code("TIER_RESOLVER"):
-        answer = answer_of(path, identity)
-        return awaited_plan() if isawaitable(answer) else plan_of(answer)
+        return KnownCustomer(customer, plan_of(attribute_of(row, path.split(".")[1:])))
+
+
+def _ask(setting: str, read: Callable[[Any], T], identity: CallerIdentity) -> T | Awaitable[T]:
+    """Return what `read` makes of a setting's answer about this caller; the awaitable of it if that is one."""
+
+    async def read_awaited() -> T:
+        with _own_code(setting):
+            return await sync_to_async(read)(await answer)  # it may ask the database
+
+    with _own_code(setting):
+        path = getattr(settings, setting)
+        answer = plans.customer_answer(identity) if setting == "CUSTOMER" else plans.answer_of(path, identity)
+        return read_awaited() if isawaitable(answer) else read(answer)
 
 
 @contextmanager
@@ -353,6 +385,8 @@ def _own_code(setting: str) -> Iterator[None]:
     """Raise OwnCodeFailed for what the project's code raises."""
     try:
         yield
+    except OwnCodeFailed:  # of another setting
+        raise
     except InvalidPlan as error:
         raise OwnCodeFailed(f"RATELIMITER['{setting}'] {error}.") from None
     except Exception as error:
@@ -369,7 +403,11 @@ def _has_form(raw: str) -> bool:
 
 
 _callers: CallerCache[tuple[_Assigned, ...]] = CallerCache(_find_caller, (), "Tier assignments")
-_plans = IdentityCache(_ask_for_plan, NO_PLAN, "The plan of a caller")
+_plans = IdentityCache(partial(_ask, "TIER_RESOLVER", plan_of), NO_PLAN, "The plan of a caller")
+#: The customers of callers, and their plans if TIER_RESOLVER reads them.
+customers_of = IdentityCache(partial(_ask, "CUSTOMER", _known_customer), UNREAD_CUSTOMER, "The customer of a caller")
+#: Whether a caller is exempt, cached because a flood would ask for each rejection; `None` = EXEMPT has failed.
+exemptions = IdentityCache[bool | None](partial(_ask, "EXEMPT", truth_of), None, "The exemption of a caller")
 _keys = KeyCache(_find_key, "An API key", TableCache(_find_all_keys, None, "Assignments of API keys"))
 _resolved_keys = KeyCache(_resolve_key, "An API key", has_form=_has_form)
 _partitions = TableCache(_find_partitions, _Partitions({}, frozenset(), frozenset(), {}), "Assignments of partitions")

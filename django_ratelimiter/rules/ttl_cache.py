@@ -250,6 +250,7 @@ class IdentityCache(_Cache[Found]):
 
     find: takes an identity; it may return an awaitable, which no thread of an event loop waits for. The answer counts
     for this user and API key, and for the values of the other names that were read from the identity.
+    otherwise: if it is `None`, no last answer known is used.
     """
 
     def get(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
@@ -258,6 +259,11 @@ class IdentityCache(_Cache[Found]):
         if known is None or time.monotonic() >= known[0]:
             return self._renew(user_id, api_key, read)
         return known[1]
+
+    def cached(self, user_id: str | None, api_key: str | None, read: Callable[[str], Any]) -> Found:
+        """Return the value of the caller as far as it is known. Nothing is called."""
+        known = self._known(user_id, api_key, read)
+        return self._otherwise if known is None else known.value
 
     def forget(self) -> None:
         super().forget()
@@ -307,7 +313,8 @@ class IdentityCache(_Cache[Found]):
         began = time.monotonic()
 
         def keep(answer: _Answer | None, until: float) -> Found:
-            value = answer.value if answer else self._otherwise if known is None else known.value
+            last = known.value if known and self._otherwise is not None else self._otherwise
+            value = answer.value if answer else last
             if answer or until > began:
                 self._keep(identity, _Entry(until, value, began))
             return value
@@ -327,7 +334,7 @@ class IdentityCache(_Cache[Found]):
 
     def _keep(self, identity: CallerIdentity, entry: _Entry[Found]) -> None:
         names = tuple(identity.names)
-        key = (identity.user_id, identity.api_key_hash, *map(identity.value, names))
+        key = (identity.user_id, identity.api_key_hash, *map(identity.read, names))
         if sum(len(entries) for _, entries in self._cached) >= CACHE_SIZE or len(self._cached) > MAX_NAMES:
             self._cached = ()
         for known, entries in self._cached:

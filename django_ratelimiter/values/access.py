@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from .partitions import is_address, is_identity
 
 ACTIONS: Final = ("allow", "deny")
-KINDS: Final = ("ip", "user", "api_key", "digest")
+KINDS: Final = ("ip", "user", "api_key", "digest", "customer")
 
 #: Between the ways in which the caller of a digest may be counted.
 _OR: Final = " or "
@@ -28,9 +28,10 @@ Names = tuple[str, ...]
 class AccessRecord(NamedTuple):
     """Allows or denies one caller. No rule applies to an allowed one.
 
-    kind: ip, user, api_key or digest. value: an address or network; a user's primary key as text; the hash of an API
-    key; what a caller is counted by, and its digest, see `parse_digest`. expires_at: seconds since the Unix epoch,
-    after which it is ignored; `None` = never. pk: of the entry in the database; `None` = it has no row.
+    kind: ip, user, api_key, digest or customer. value: an address or network; a user's primary key as text; the hash of
+    an API key; what a caller is counted by, and its digest, see `parse_digest`; a customer's primary key. expires_at:
+    seconds since the Unix epoch, after which it is ignored; `None` = never. pk: of the entry in the database; `None` =
+    it has no row.
     """
 
     action: str
@@ -55,11 +56,11 @@ _Networks = tuple[int, Mapping[int, _Records]]
 class AccessList:
     """All records, prepared for lookups, whose time grows only with the number of different lengths of networks.
 
-    If several match a caller, the API key wins over the user, the user over other identities, and these over the
-    address. A value wins over its digest, but the digest of an address over networks. Of networks the narrowest wins;
-    of records for the same value, the one that denies. Expired records are ignored. Invalid records are left out:
-    `left_out` has each with the reason. kinds: those that some record has; other values of the caller are not needed.
-    digests: of callers, by what they are counted by.
+    If several match a caller, the API key wins over the user, the user over the customer, that over other identities
+    and these over the address. A value wins over its digest, but the digest of an address over networks. Of networks
+    the narrowest wins; of records for the same value, the one that denies. Expired records are ignored. Invalid records
+    are left out: `left_out` has each with the reason. kinds: those that some record has; other values of the caller are
+    not needed. digests: of callers, by what they are counted by.
     """
 
     def __init__(self, records: Iterable[AccessRecord]) -> None:
@@ -97,6 +98,7 @@ class AccessList:
         api_key: str | None,
         now: float | None = None,
         digests_of: Callable[[Names], Iterable[str]] | None = None,
+        customer: str | None = None,
     ) -> AccessRecord | None:
         """Return the record that applies to a caller; `None` = there is none.
 
@@ -104,12 +106,14 @@ class AccessList:
         `None` = the time of this machine. digests_of: returns the digests of the caller as counted by these names.
         """
         if self.digests and digests_of is not None:
-            return self._lookup_digests(ip, user_id, api_key, digests_of, now)
+            return self._lookup_digests(ip, user_id, api_key, digests_of, now, customer)
         named = self._named
         if named:
             if api_key and (entry := named.get(("api_key", api_key))) and (record := _unexpired(entry, now)):
                 return record
             if user_id and (entry := named.get(("user", user_id))) and (record := _unexpired(entry, now)):
+                return record
+            if customer and (entry := named.get(("customer", customer))) and (record := _unexpired(entry, now)):
                 return record
         return None if ip is None else self._lookup_address(ip, now)
 
@@ -133,6 +137,7 @@ class AccessList:
         api_key: str | None,
         digests_of: Callable[[Names], Iterable[str]],
         now: float | None,
+        customer: str | None,
     ) -> AccessRecord | None:
         """Look up in the order of ranks, each time the value and then its digest; of an address the digest first."""
         by_rank: list[AccessRecord | None] = [None] * 4
@@ -141,7 +146,8 @@ class AccessList:
                 if (entry := entries.get(digest)) and (record := _unexpired(entry, now)):
                     by_rank[_rank(names)] = record
         key, user = self.lookup(None, None, api_key, now), self.lookup(None, user_id, None, now)
-        found = (key, by_rank[0], user, *by_rank[1:], self.lookup(ip, None, None, now))
+        own = self.lookup(None, None, None, now, customer=customer)
+        found = (key, by_rank[0], user, by_rank[1], own, *by_rank[2:], self.lookup(ip, None, None, now))
         return next(filter(None, found), None)
 
 

@@ -8,9 +8,11 @@ from hashlib import sha256
 from typing import Final
 
 #: Identities with short values, which nobody can send for another caller.
-PROVEN: Final = ("user", "ip", "api_key", "session")
+PROVEN: Final = ("user", "ip", "api_key", "customer", "session")
 #: Identities that rules can be split by, besides those in `is_identity`.
 IDENTITIES: Final = (*PROVEN, "host")
+#: Identities of which a rule by one alone can count every caller exactly.
+EXACT: Final = ("customer", "user", "api_key", "ip")
 #: The form of identities with a name: a request header, a captured part of the path, a field of the body, a parameter
 #: of the query, a cookie; and of the network of this many bits around the address.
 NAMED: Final = ("header:NAME", "path:NAME", "field:NAME", "query:NAME", "cookie:NAME", "ip/BITS")
@@ -44,7 +46,7 @@ def is_address(name: str) -> bool:
 
 def may_need_user(name: str) -> bool:
     """Return whether the value of this name may depend on the logged-in user, as with a project's own code."""
-    return name == "user" or (name not in IDENTITIES and name.isidentifier())
+    return name in ("user", "customer") or (name not in IDENTITIES and name.isidentifier())
 
 
 def encode_partition(parts: Iterable[tuple[str, str]]) -> str:
@@ -62,6 +64,12 @@ def partition_names(value: str) -> tuple[str, ...]:
     A part that lacks a value has the name "".
     """
     return tuple(map(_name, value.split("|")))
+
+
+def value_in(partition: str) -> str:
+    """Return the value of a partition by one name."""
+    value = partition.removeprefix(f"{_name(partition)}:")
+    return value.replace("%7C", "|").replace("%25", "%")
 
 
 def _name(part: str) -> str:

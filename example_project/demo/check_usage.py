@@ -20,8 +20,10 @@ COLLECTION_SECONDS: Final = 20.0
 #: The report by rule and tier, by their names there: the value in each column.
 Report = dict[tuple[str, str], dict[str, int]]
 
-_COLUMNS: Final = {"tier": -10, "sent": 8, "reported": 10, "allowed": 10, "rejected": 10, "in shadow": 14}
-_TITLES: Final = ("Requests", "Allowed", "Rejected", "Would be rejected")
+_COLUMNS: Final = {
+    "tier": -10, "sent": 8, "reported": 10, "allowed": 10, "rejected": 10, "elsewhere": 11, "in shadow": 11
+}  # fmt: skip
+_TITLES: Final = ("Requests", "Allowed", "Rejected", "Rejected by another rule", "Would be rejected")
 
 
 def check_usage(site: Site, answers: list[Answer]) -> bool:
@@ -75,13 +77,14 @@ def _print(wanted: Sequence[UsageRow], report: Report) -> bool:
             # The report omits columns that are completely empty.
             seen = report.pop((rule.name, tiers[row.tier]), {})
             figures = [seen.get(title, 0) for title in _TITLES]
-            agrees = figures == [row.total, row.allowed, row.rejected, row.shadow_rejected]
+            agrees = figures == [row.total, row.allowed, row.rejected, row.elsewhere, row.shadow_rejected]
             table.row(row.tier, row.total, *figures, agrees=agrees)
             if not agrees:
-                note(f"  seen: {row.allowed:,} allowed, {row.rejected:,} rejected, {row.shadow_rejected:,} in shadow")
+                seen_as = f"{row.rejected:,} rejected, {row.elsewhere:,} elsewhere, {row.shadow_rejected:,} in shadow"
+                note(f"  seen: {row.allowed:,} allowed, {seen_as}")
             all_agree = all_agree and agrees
     say()
-    note("allowed: by this rule itself, also if another rule rejected the request.")
+    note("elsewhere: requests that only another rule has rejected.")
     note("in shadow: requests that a shadow rule would have rejected.")
     note("A rule does not count the requests of a tier that is unlimited under it.")
     return all_agree

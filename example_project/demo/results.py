@@ -31,18 +31,19 @@ class Row:
 
 @dataclass(frozen=True)
 class UsageRow:
-    """The expected usage report for one rule and tier, in requests."""
+    """The expected usage report for one rule and tier, in requests. elsewhere: rejected only by other rules."""
 
     rule: Rule
     tier: str
     allowed: int
     rejected: int
+    elsewhere: int
     shadow_rejected: int
 
     @property
     def total(self) -> int:
         """All requests that the rule matched."""
-        return self.allowed + self.rejected + self.shadow_rejected
+        return self.allowed + self.rejected + self.elsewhere + self.shadow_rejected
 
 
 def traffic_rows(answers: Sequence[Answer]) -> list[Row]:
@@ -100,7 +101,8 @@ def usage_rows(answers: Sequence[Answer]) -> list[UsageRow]:
             if met and all(limit.quota for limit in limits):
                 rejected = sum(rule.slug in one.rejected_by for one in met)
                 would = _would_reject(rule, limits, met) if rule.mode == "shadow" else 0
-                rows.append(UsageRow(rule, tier, len(met) - rejected - would, rejected, would))
+                admitted = sum(one.admitted for one in met)
+                rows.append(UsageRow(rule, tier, admitted - would, rejected, len(met) - admitted - rejected, would))
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 
 from django_ratelimiter import backend
@@ -17,7 +17,8 @@ from django_ratelimiter.limiter import io
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from tests.browser import Browser, browser
 
-from .pages import ADD_RULE, rule_form
+from ..making import failing
+from .pages import ADD_RULE, permit, rule_form
 from .rules.visitor import PATH, TimedEngine, Visitor
 
 
@@ -40,9 +41,8 @@ def operator(client: Client) -> Iterator[Callable[..., Client]]:
     """A client logged in as a member of staff with these permissions only: `operator("view_rule")`."""
 
     def log_in(*codenames: str) -> Client:
-        user = User.objects.create_user("operator", password="x", is_staff=True)
-        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-        client.force_login(user)
+        client.force_login(User.objects.create_user("operator", password="x", is_staff=True))
+        permit(*codenames)
         return client
 
     return log_in
@@ -64,11 +64,8 @@ def window(_running_browser: Browser) -> Iterator[Browser]:
 @pytest.fixture
 def engine_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """Publishing fails."""
-
-    def get_engine() -> Any:
-        raise EngineUnavailable("rejected")
-
-    monkeypatch.setattr("django_ratelimiter.rules.stored.versions.get_engine", get_engine)
+    down = failing(EngineUnavailable("rejected"))
+    monkeypatch.setattr("django_ratelimiter.rules.stored.versions.get_engine", down)
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.contrib.auth.models import User
-from django.test import Client
+from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from django_ratelimiter.models import RuleLimit
 from django_ratelimiter.rules.stored import storage
 from tests.browser import Browser, missing
+
+from ..making import client_of
 
 #: The marks of a test in a browser.
 IN_BROWSER = [
@@ -34,10 +35,10 @@ def page_of(row: Any, kind: str = "change") -> str:
     return reverse(f"admin:{row._meta.label_lower.replace('.', '_')}_{kind}", args=[row.pk])
 
 
-def open_as(window: Browser, name: str, url: str) -> None:
+def open_as(window: Browser, name: str, url: str, width: int = 1280) -> None:
     """Open a page in the browser as a user who is logged in: `tests/admin/test_csp_browser.py` fills in the form."""
-    client = Client()
-    client.force_login(User.objects.get(username=name))
+    window.resize(width, 900)
+    client = client_of(User.objects.get(username=name))
     window.set_cookie(url, settings.SESSION_COOKIE_NAME, client.cookies[settings.SESSION_COOKIE_NAME].value)
     window.open(url)
 
@@ -90,6 +91,12 @@ def text_of(response: Any) -> str:
     """What is read on a page: no tags, single spaces."""
     assert response.status_code == 200
     return " ".join(re.sub(r"<[^>]*>", " ", shown(response)).split())
+
+
+def permit(*codenames: str) -> None:
+    """Give the operator these permissions, and no others any more."""
+    agent = User.objects.get(username="operator")
+    agent.user_permissions.set(Permission.objects.filter(codename__in=codenames))
 
 
 def errors_of(response: Any) -> dict[str, Any]:

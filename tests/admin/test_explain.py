@@ -54,9 +54,9 @@ def test_secrets_are_not_taken_from_an_address(operator: Callable[..., Client], 
     assert by_raw.context["explanation"].matched == ()
     by_hash = client.get(address, {"path": "/hello/", "api_key": hash_api_key("s")})
     assert [each.rule.slug for each in by_hash.context["explanation"].matched] == ["key"]
-    assert [each.rule.slug for each in page(client, path="/hello/", api_key="s").context["explanation"].matched] == [
-        "key"
-    ]
+    for text in ("s", f"value:{hash_api_key('s')}"):
+        found = page(client, path="/hello/", api_key=text).context["explanation"].matched
+        assert [each.rule.slug for each in found] == ["key"]
 
 
 def test_a_curl_command_and_a_line_of_the_log_are_pasted(

@@ -7,8 +7,8 @@ from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
-from django_ratelimiter.rules import cache
 
+from ..making import make_rule
 from .pages import RULES, page_of, rule_form, shown
 
 pytestmark = pytest.mark.django_db
@@ -27,10 +27,7 @@ rules:
 @pytest.fixture
 def theirs() -> Rule:
     """A rule of a file."""
-    with cache.editing():
-        rule = Rule.objects.create(slug="theirs", name="Theirs", mode="enforce", owner="file")
-        RuleLimit.objects.create(rule=rule, quota=5, window_seconds=60)
-    return rule
+    return make_rule("theirs", 5, name="Theirs", owner="file")
 
 
 class TestOwner:

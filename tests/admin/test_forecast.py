@@ -180,10 +180,8 @@ CHANGED = "Somebody else has changed this rule since you opened it."
 
 
 @pytest.fixture
-def sent(admin_client: Client, rule: Rule) -> dict[str, Any]:
+def sent(admin_client: Client, rule: Rule, traffic: None) -> dict[str, Any]:
     """What a browser would send that has opened the rule."""
-    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
-    record(yesterday(), {"aaa": [40], "bbb": [12]}, rule="export", tier="free")
     return BrowserForm(shown(admin_client.get(page_of(rule)))).sent
 
 

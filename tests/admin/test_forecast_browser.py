@@ -32,7 +32,6 @@ def test_look_change_and_save(window: Browser, live_server: Any, rule: Rule, set
     callers = {f"caller-{place:02}": [2 + 120 // (place + 1)] for place in range(40)}
     record(yesterday(), callers, rule="export", tier="free", rejected=16 * 22)
     with override_settings(MIDDLEWARE=[STRICT, *settings.MIDDLEWARE]):
-        window.resize(1280, 900)
         open_as(window, "admin", f"{live_server.url}{page_of(rule)}")
         window.wait_for("[name=_forecast]")
         window.complaints()

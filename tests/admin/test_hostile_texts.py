@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser, Group, User
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, override_settings
 from django.urls import reverse
 
 from django_ratelimiter import limiter
@@ -33,6 +33,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin_pages import Page
+from tests.making import request_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
@@ -125,9 +126,7 @@ def _asked(user: User) -> None:
     """Requests that were rejected, with hostile paths and fields, and engines' records that are no less so."""
     for whom in (user, AnonymousUser()):
         for _ in range(4):
-            request = RequestFactory().get(f"/{EVIL}", HTTP_X_ORG=EVIL, HTTP_USER_AGENT=EVIL)
-            request.user = whom
-            limiter.check(request)
+            limiter.check(request_of(whom, f"/{EVIL}", HTTP_X_ORG=EVIL, HTTP_USER_AGENT=EVIL))
     charge = Charge(f"evil:{SHORT}", Limit(1, 60), cost=2, usage=f"evil|{SHORT}")
     get_engine().check([charge])
 

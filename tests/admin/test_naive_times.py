@@ -17,7 +17,7 @@ from django_ratelimiter.models import AccessEntry, Tier, TierAssignment, TopPart
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import aware
 from tests.forecast.traffic import record
-from tests.making import MakeRule
+from tests.making import MakeRule, client_of
 
 from .pages import BrowserForm
 
@@ -46,8 +46,7 @@ def blocked(make_rule: MakeRule) -> User:
     AccessEntry.objects.create(action="deny", kind="ip", value="192.0.2.7", expires_at=tomorrow)
     make_rule("hourly", quota=1, limit={"window_seconds": 900}, partition_by=["user"])
     cache.invalidate()
-    client = Client()
-    client.force_login(user)
+    client = client_of(user)
     assert [client.get("/hello/").status_code for _ in range(2)] == [200, 429]
     Client().get("/hello/", REMOTE_ADDR="192.0.2.7")
     return user

@@ -28,7 +28,7 @@ LISTS = {
     ASSIGNMENTS: "q tier__id__exact tier user when reason partition api_key_hash user__username o",
     ENTRIES: "q action__exact kind__exact when value reason o",
     **dict.fromkeys(
-        (f"{USAGE}{page}?rule=export" for page in ("", "rule/", "totals.csv", "series.json", "top.csv")),
+        (f"{USAGE}{page}?rule=export" for page in ("", "rule/", "totals.csv", "series.csv", "top.csv")),
         "period since until rule tier by caller nonsense",
     ),
 }

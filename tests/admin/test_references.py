@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.test import Client
 from django.urls import reverse
 
@@ -24,10 +23,12 @@ from django_ratelimiter.models import Rule, RuleLimit, Tier, TopPartition
 from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from tests.admin.callers.page import CALLER
-from tests.making import MakeRule
+from tests.making import MakeRule, client_of, failing, manage, update
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
+SEARCH = reverse("admin:django_ratelimiter_search")
+EXPLAIN = reverse("admin:django_ratelimiter_explain")
 ALL = ("view_rule", "view_usage_report", "view_tierassignment", "unblock_caller")
 
 
@@ -56,16 +57,19 @@ def test_all_of_them_name_it_alike(rejected: dict[str, Any], operator: Callable[
     assert reference in caller.content.decode()
 
 
-def test_search_and_the_callers_page_find_the_caller(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
+@pytest.mark.parametrize("mail", ["{}", "Ticket word#12345678 of today, again. Reference: {}. Please help."])
+def test_search_and_other_pages_find_the_caller(
+    rejected: dict[str, Any], operator: Callable[..., Client], mail: str
+) -> None:
     client, found = operator(*ALL), digest("header:X-Org:acme")
-    typed = rejected["field"].upper()
-    response = client.post(reverse("admin:django_ratelimiter_search"), {"q": typed})
+    typed = mail.format(rejected["field"].upper())
+    response = client.post(SEARCH, {"q": typed})
     assert (response.status_code, f"digest={found}" in response.url) == (302, True)
     response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": typed})
     assert response.url.endswith(f"?digest={found}&rule=export")
-    out = io.StringIO()
-    call_command("ratelimit", "caller", "--reference", typed, "--json", stdout=out)
-    summary = json.loads(out.getvalue())
+    explained = client.post(EXPLAIN, {"method": "GET", "pasted": mail.format(rejected["field"])})
+    assert explained.context["form"].initial["reference"] == rejected["field"]
+    summary = json.loads(manage("caller", "--reference", typed, "--json"))
     assert (summary["caller"]["digest"], summary["blocked"]) == (found, True)
     assert summary["rejections"][0]["reference"] == rejected["field"]
 
@@ -81,7 +85,7 @@ def test_the_page_of_a_reference_says_what_is_known_of_the_rejection(
     rejected: dict[str, Any], operator: Callable[..., Client]
 ) -> None:
     client, sent = operator(*ALL), {"q": rejected["field"]}
-    page = client.post(reverse("admin:django_ratelimiter_search"), sent, follow=True)
+    page = client.post(SEARCH, sent, follow=True)
     text = " ".join(page.content.decode().split())
     assert '<span class="ratelimiter-badge ratelimiter-blocked">blocked</span> One rule rejects' in text
     assert "Whether this caller is blocked now is not known" not in text
@@ -104,7 +108,7 @@ def test_a_rejection_stays_known_when_the_rule_limits_the_caller_no_more(
     RuleLimit.objects.filter(tier=None).delete()
     cache.invalidate()
     client = operator(*ALL)
-    caller = client.post(reverse("admin:django_ratelimiter_search"), {"q": rejected["field"]}, follow=True)
+    caller = client.post(SEARCH, {"q": rejected["field"]}, follow=True)
     assert facts(caller)["Rejected"].startswith("3 since ")
     assert (facts(caller)["Limit now"], facts(caller)["Now"]) == ("\u2013", "Not known")
 
@@ -114,22 +118,19 @@ def test_pages_of_a_rejection_lead_to_what_would_happen_now(
 ) -> None:
     rule = make_rule("hello", quota=1, partition_by=["user"], path_kind="exact", path="/hello/")
     ann = User.objects.get(username="ann")
-    visitor = Client()
-    visitor.force_login(ann)
+    visitor = client_of(ann)
     for _ in range(3):
         visitor.get("/hello/")
     client = operator(*ALL, "reveal_caller")
     [row] = client.get(reverse("admin:django_ratelimiter_rejections")).context["rows"]
-    RuleLimit.objects.filter(rule=rule).update(quota=5)
-    cache.invalidate()
+    update(RuleLimit.objects.filter(rule=rule), quota=5)
     caller = client.get(row["caller_url"], follow=True)
     assert facts(caller)["Rejected"].startswith("2 since ")
     assert facts(caller)["Now"] == "Allowed again"
     assert caller.context["rejections"] == []
     [listed] = client.get(row["caller_url"].partition("&rule")[0], follow=True).context["rejections"]
     pages = [client.get(each["explain_url"]) for each in (row, caller.context, listed)]
-    explain = reverse("admin:django_ratelimiter_explain")
-    pages.append(client.post(explain, {"method": "GET", "pasted": row["reference"]}))  # of a caller whose name is known
+    pages.append(client.post(EXPLAIN, {"method": "GET", "pasted": row["reference"]}))  # of a caller whose name is known
     for each in pages:
         assert (each.context["answer"], each.context["explanation"].logged.found) == ("Allowed.", True)
 
@@ -139,26 +140,22 @@ def test_one_that_is_known_no_more_leads_to_the_page_that_explains(
 ) -> None:
     with pytest.raises(UnknownCaller, match="Ask who the caller is"):
         caller_of("reference", "export#AAAAAAAA")
-    response = operator(*ALL).post(reverse("admin:django_ratelimiter_search"), {"q": "export#AAAAAAAA"})
+    response = operator(*ALL).post(SEARCH, {"q": "export#AAAAAAAA"})
     assert "explain/?reference=export%23AAAAAAAA" in response.url
-
-
-def gone(*_args: object) -> NoReturn:
-    raise EngineUnavailable("gone")
 
 
 def test_without_redis_it_is_not_called_unknown(
     rejected: dict[str, Any], operator: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (references, counters):
-        monkeypatch.setattr(module, "recent", gone)
+        monkeypatch.setattr(module, "recent", failing(EngineUnavailable("gone")))
     client, typed = operator(*ALL), rejected["field"]
     with pytest.raises(CommandError, match=r"^Redis cannot be reached now: gone$"):
-        call_command("ratelimit", "caller", "--reference", typed)
+        manage("caller", "--reference", typed)
     asked = {"kind": "reference", "value": typed}
     for response in (client.get(CALLER, asked), client.post(CALLER, asked)):
         assert response.context["problem"] == "Redis cannot be reached now, so this caller cannot be found: gone"
-    found = client.post(reverse("admin:django_ratelimiter_search"), {"q": f"Why {typed} today"})
+    found = client.post(SEARCH, {"q": f"Why {typed} today"})
     assert "explain/?reference=export%23" in found.url
     unread = "Redis cannot be reached now, so the caller cannot be found."
     assert unread in client.get(found.url).content.decode()
@@ -176,31 +173,20 @@ def test_top_partitions_know_older_ones(make_rule: MakeRule, monkeypatch: pytest
     assert caller_of("reference", f"export#{found[:8]}").digest == found
     with pytest.raises(UnknownCaller):
         caller_of("reference", f"other#{found[:8]}")
-    monkeypatch.setattr(references, "recent", gone)
+    monkeypatch.setattr(references, "recent", failing(EngineUnavailable("gone")))
     assert caller_of("reference", f"export#{found[:8]}").digest == found
 
 
 def test_nobody_without_a_permission_finds_a_caller(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
     client = operator("view_usage_report", "view_rule")
-    response = client.post(reverse("admin:django_ratelimiter_search"), {"q": rejected["field"]})
+    response = client.post(SEARCH, {"q": rejected["field"]})
     assert "explain/?reference=" in response.url
-    shown = client.post(reverse("admin:django_ratelimiter_explain"), {"pasted": rejected["field"]})
+    shown = client.post(EXPLAIN, {"pasted": rejected["field"]})
     assert digest("header:X-Org:acme") not in shown.content.decode()
 
 
-def test_other_words_of_a_mail_do_not_win(rejected: dict[str, Any], operator: Callable[..., Client]) -> None:
-    client, found = operator(*ALL), digest("header:X-Org:acme")
-    mail = f"Ticket word#12345678 of today, again. Reference: {rejected['field']}. Please help."
-    response = client.post(reverse("admin:django_ratelimiter_search"), {"q": mail})
-    assert (response.status_code, f"digest={found}" in response.url) == (302, True)
-    response = client.post(reverse("admin:django_ratelimiter_caller"), {"kind": "reference", "value": mail})
-    assert response.url.endswith(f"?digest={found}&rule=export")
-    explained = client.post(reverse("admin:django_ratelimiter_explain"), {"method": "GET", "pasted": mail})
-    assert explained.context["form"].initial["reference"] == rejected["field"]
-
-
 def test_the_fields_take_a_whole_response(operator: Callable[..., Client]) -> None:
-    page = operator(*ALL).get(reverse("admin:django_ratelimiter_search")).content.decode()
+    page = operator(*ALL).get(SEARCH).content.decode()
     assert 'name="q" maxlength="10000"' in page
 
 
@@ -228,11 +214,10 @@ def test_of_a_shared_counter_the_pages_say_that_nobody_is_meant(shared: str, ope
         assert [row["counter"].rule.slug for row in page.context["counters"]] == ["Site"]
         assert "Reset all counters" not in text
         assert "Whether this caller is blocked" not in text
-    page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})
+    page = client.get(EXPLAIN, {"reference": shared.lower()})
     assert page.context["explanation"].logged.found
-    Rule.objects.update(path_kind="any", path="")  # so no request is known that it matches
-    cache.invalidate()
-    page = client.get(reverse("admin:django_ratelimiter_explain"), {"reference": shared.lower()})
+    update(Rule, path_kind="any", path="")  # so no request is known that it matches
+    page = client.get(EXPLAIN, {"reference": shared.lower()})
     text = " ".join(page.content.decode().split())
     assert "All callers share the counter of this rule" in text
     assert f'<a href="{address}">Open the rule Site</a>' in text

@@ -23,6 +23,7 @@ from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier
 from django_ratelimiter.rules import cache
 
+from ..making import failing, update
 from .callers.page import CALLER
 
 pytestmark = pytest.mark.django_db
@@ -74,8 +75,7 @@ def test_who_was_rejected_by_what_how_often(staff: Client, rule: Rule) -> None:
 
 
 def test_unreadable_bodies_are_named_and_have_no_entry_of_their_own(admin_client: Client, rule: Rule) -> None:
-    Rule.objects.filter(pk=rule.pk).update(partition_by=["field:name"])
-    cache.invalidate()
+    update(Rule.objects.filter(pk=rule.pk), partition_by=["field:name"])
     unreadable = digest("unreadable")
     reject(whom=unreadable)
     assert "Requests whose body cannot be read" in cells(admin_client.get(PAGE))[0][1]
@@ -91,8 +91,7 @@ def test_counter_that_all_share_has_no_caller(staff: Client) -> None:
 
 def test_of_a_caller_who_is_not_known_explain_asks_first(operator: LogIn, rule: Rule) -> None:
     """Its answer would be about somebody else."""
-    Rule.objects.filter(pk=rule.pk).update(partition_by=["user"])
-    cache.invalidate()
+    update(Rule.objects.filter(pk=rule.pk), partition_by=["user"])
     reject()
     client = operator("view_usage_report", "view_rule")
     with override_settings(RATELIMITER={**settings.RATELIMITER, "REVEAL": []}):
@@ -134,7 +133,7 @@ def test_shadows_and_estimates_are_marked(staff: Client) -> None:
     reject("flood", times=200, now_us=minute + 1_000_000)
     rows = cells(staff.get(PAGE))
     assert [row[2] for row in rows] == [f"flood free flood#{ANN[:8]}", f"trial free would be rejected trial#{ANN[:8]}"]
-    assert [row[5] for row in rows] == ["≈ 200", "1"]
+    assert [row[5] for row in rows] == ["about 200", "1"]
 
 
 def test_list_says_what_a_flood_makes_of_its_figures(staff: Client) -> None:
@@ -145,7 +144,7 @@ def test_list_says_what_a_flood_makes_of_its_figures(staff: Client) -> None:
         reject("flood", whom, times=times, now_us=minute)
     reject("quiet", times=3)
     page = staff.get(PAGE)
-    assert {(row[1], row[5]) for row in cells(page)} == {(attacker, "≈ 199"), (ANN, "3"), (innocent, "few")}
+    assert {(row[1], row[5]) for row in cells(page)} == {(attacker, "about 199"), (ANN, "3"), (innocent, "few")}
     text = " ".join(page.content.decode().split())
     assert 'aria-sort="descending">Last ↓</th>' in text
     assert text.index("</table>") < text.index("in a flood, one rejection in 20 is recorded, and counts as 20")
@@ -181,10 +180,7 @@ def test_the_rows_alone_are_no_page(staff: Client) -> None:
 
 
 def test_without_redis_it_says_so(staff: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def recent(*_given: object) -> None:
-        raise EngineUnavailable("gone")
-
-    monkeypatch.setattr(page, "recent", recent)
+    monkeypatch.setattr(page, "recent", failing(EngineUnavailable("gone")))
     assert "Redis does not answer" in staff.get(PAGE).content.decode()
 
 

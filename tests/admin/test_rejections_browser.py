@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Permission, User
 
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
-
 from ..browser import Browser
+from ..making import make_rule
 from .pages import IN_BROWSER, open_as
 from .test_rejections import ANN, PAGE, reject
 
@@ -22,13 +20,10 @@ pytestmark = IN_BROWSER
 @pytest.fixture
 def page(window: Browser, live_server: Any) -> Iterator[Browser]:
     """The page with one row, seen by somebody who may see reports, asking each tenth of a second."""
-    rule = Rule.objects.create(slug="export", name="Export", mode="enforce", path="/api/export/", path_kind="prefix")
-    RuleLimit.objects.create(rule=rule, quota=100, window_seconds=60)
-    cache.invalidate()
+    make_rule("export", 100, name="Export", path="/api/export/", path_kind="prefix")
     reject(tier="", now_us=time.time_ns() // 1000 - 60_000_000)  # those of the same quarter of a second have any order
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
-    window.resize(1280, 900)
     open_as(window, "staff", f"{live_server.url}{PAGE}")
     window.wait_for("#ratelimiter-rejections tbody tr")
     window.script("document.getElementById('ratelimiter-rejections').dataset.every = '0.1'")

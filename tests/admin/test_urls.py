@@ -16,6 +16,7 @@ from django_ratelimiter.admin.rules.admin import RuleAdmin
 from django_ratelimiter.admin.usage.admin import UsageBucketAdmin
 from tests.admin_pages import PAGES, Page, fill, pages, users
 
+from ..making import client_of
 from .pages import BrowserForm
 
 pytestmark = pytest.mark.django_db
@@ -45,9 +46,7 @@ def people(client: Client) -> dict[str, User]:
 
 def logged_in(user: User) -> Client:
     """A client of their own for each: to log in takes longer than most pages do."""
-    client = Client()
-    client.force_login(user)
-    return client
+    return client_of(user)
 
 
 def status(client: Client, url: str, method: str = "get") -> int:
@@ -98,8 +97,7 @@ def test_no_method_opens_a_page_without_permission(client: Client, people: dict[
 
 
 def test_no_form_from_elsewhere_is_taken(people: dict[str, User]) -> None:
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(people["superuser"])
+    client = client_of(people["superuser"], enforce_csrf_checks=True)
     for name in sorted({*addresses(admin.site.get_urls())}):
         for args in ([], [1], ["totals", "csv"]):
             page = Page(name, name, args=lambda args=args: args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from decimal import Decimal
 from itertools import product
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -27,6 +26,7 @@ from django_ratelimiter.usage.reports.coverage import HOUR
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
 from django_ratelimiter.values.digests import whole
 from tests.admin_pages import Page
+from tests.making import client_of, request_of
 
 from .test_urls import addresses
 from .usage.test_pages import TABLES
@@ -37,9 +37,7 @@ pytestmark = pytest.mark.django_db
 ADDRESS, ORG, LOGIN, DENIED = "203.0.113.77", "zebra-corp", "zoe-the-caller", "203.0.113.66"
 
 #: Where whoever may see names must see one.
-LISTS: Final = {
-    "rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top.json", "usagebucket/top-callers/"
-}  # fmt: skip
+LISTS: Final = {"rejections/", "usagebucket/rule/", "usagebucket/top.csv", "usagebucket/top-callers/"}
 
 
 @pytest.fixture
@@ -52,14 +50,12 @@ def callers(settings: Any) -> dict[str, Alias]:
         for slug, (name, _) in by.items():
             about = {"name": slug, "mode": "enforce", "path": "/hello/", "path_kind": "prefix"}
             rule = Rule.objects.create(slug=slug, partition_by=[name], **about)
-            RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3_600))
+            RuleLimit.objects.create(rule=rule, quota=1, window_seconds=3_600)
         AccessEntry.objects.create(action="deny", kind="ip", value=DENIED)
     get_engine().publish(storage.committed_version())
     for user in (zoe, AnonymousUser()):
         for _ in range(3):
-            request = RequestFactory().get("/hello/", REMOTE_ADDR=ADDRESS, HTTP_X_ORG=ORG)
-            request.user = user
-            limiter.check(request)
+            limiter.check(request_of(user, "/hello/", REMOTE_ADDR=ADDRESS, HTTP_X_ORG=ORG))
     assert not limiter.check(RequestFactory().get("/hello/", REMOTE_ADDR=DENIED)).allowed
     found = {slug: digest(f"{name}:{value}") for slug, (name, value) in by.items()}
     # That of the first minute below; and the next one if it begins until pages are opened.
@@ -83,7 +79,7 @@ def asked(callers: dict[str, Alias]) -> Iterator[str]:
         found = {"rule": slug, "caller": who, "reference": f"{slug}#{who[:8]}", "period": "24h"}
         queries.append({**found, "digest": whole(who) if number % 2 else who, "identity": "ip", "q": "zoe"})
     for name in sorted({*addresses(admin.site.get_urls()), "app_list"}):
-        for args in ([], [rule], [version], ["django_ratelimiter"], *product(TABLES, ("csv", "json"))):
+        for args in ([], [rule], [version], ["django_ratelimiter"], *([table] for table in TABLES)):
             if url := Page(name, name, args=lambda args=args: args).url:
                 yield from (f"{url}?{urlencode(query)}" for query in queries)
 
@@ -106,9 +102,7 @@ def staff(name: str, *, reveals: bool) -> Client:
     user = User.objects.create_user(name, is_staff=True)
     own = Permission.objects.filter(content_type__app_label="django_ratelimiter")
     user.user_permissions.set(own if reveals else own.exclude(codename="reveal_caller"))
-    client = Client()
-    client.force_login(user)
-    return client
+    return client_of(user)
 
 
 @pytest.mark.once

@@ -13,6 +13,8 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 
+from ..making import client_of
+
 MakeRule = Callable[..., Rule]
 
 KEY = "key-of-carol"
@@ -59,6 +61,4 @@ def ann(db: None) -> User:
 @pytest.fixture
 def as_ann(ann: User) -> Client:
     """A client that ann has logged in with."""
-    client = Client()
-    client.force_login(ann)
-    return client
+    return client_of(ann)

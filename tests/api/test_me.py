@@ -8,18 +8,19 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client, RequestFactory, override_settings
+from django.test import AsyncClient, Client, override_settings
 from django.utils import timezone, translation
 from rest_framework.test import APIClient
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.api import throttling
 from django_ratelimiter.identity import digest, hash_api_key
-from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition
 from django_ratelimiter.rules import cache, tiers
 from django_ratelimiter.usage.times import stored
 
 from ..limiter.test_limiter import Broken
+from ..making import client_of, request_of
 from .conftest import KEY, MakeRule
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.api.urls")]
@@ -96,15 +97,13 @@ class TestLimits:
 
     def test_units_that_code_charges_are_not_left(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
         make_rule("sums", partition_by=["user"], scope="sums")
-        request = RequestFactory().get("/")
-        request.user = ann
-        limiter.check(request, scope="sums", cost=3)
+        limiter.check(request_of(ann), scope="sums", cost=3)
         assert told(as_ann, "cost", "remaining", "retry_in") == [("sums", 1, 2, 0)]
 
     def test_the_numbers_are_those_of_the_fields(self, make_rule: MakeRule, as_ann: Client, free: Tier) -> None:
         bucket, concurrent = {"quota": 5, "window_seconds": 1, "burst": 50}, {"quota": 2, "algorithm": "concurrency"}
         make_rule("hello", {free: [{"quota": 1000}, bucket, concurrent]}, path_kind="prefix", path="/hello/")
-        numbers = told(as_ann, "policy", "quota", "window_seconds", "remaining")
+        numbers = told(as_ann, "policy", "quota", "window_seconds", "left")
         assert numbers == [
             ("hello", "hello", 1000, 86_400, 1000),
             ("hello", "hello-1", 50, 10, 50),
@@ -225,13 +224,6 @@ class TestLastDays:
             rejected=rejected,
         )  # fmt: skip
 
-    def sample(self, rule: Rule, value: str, days: int, count: int, minutes: int = 0) -> None:
-        noon = datetime.combine(today() - timedelta(days=days), time(12), timezone.get_default_timezone())
-        minute = noon + timedelta(minutes=minutes)
-        UsageSample.objects.create(
-            rule_slug=rule.slug, minute=stored(minute), partition_hash=digest(value), count=count
-        )
-
     def test_as_far_as_they_are_known(self, make_rule: MakeRule, as_ann: Client, ann: User) -> None:
         rule, shared = make_rule("per-user", partition_by=["user"]), make_rule("global")
         mine = f"user:{ann.pk}"
@@ -240,16 +232,8 @@ class TestLastDays:
         self.top(rule, mine, 1, 7, 7, "hour")
         self.top(rule, f"user:{ann.pk + 1}", 2, 99, 99)
         self.top(shared, "", 2, 99, 99)
-        self.sample(rule, mine, 2, 5)
-        self.top(rule, mine, 3, 5, 0)
-        self.sample(rule, mine, 3, 6)
-        self.sample(rule, mine, 1, 5)
-        self.sample(rule, mine, 1, 6, minutes=1)
-        self.sample(rule, f"user:{ann.pk + 1}", 1, 99)
-        self.sample(shared, mine, 1, 99)
         by_address = make_rule("per-ip", partition_by=["ip"])
         self.top(by_address, mine, 2, 99, 99)
-        self.sample(by_address, mine, 1, 99)
         usage = me(as_ann)["usage"]
         assert (usage["since"], usage["until"]) == (str(today() - timedelta(days=29)), str(today()))
         assert usage["complete"] is False
@@ -258,10 +242,36 @@ class TestLastDays:
             for day in usage["days"]
         ]
         assert shown == [
-            (str(today() - timedelta(days=3)), "per-user", 6, None, None, "sample"),
             (str(today() - timedelta(days=2)), "per-user", 34, 30, 4, "top"),
-            (str(today() - timedelta(days=1)), "per-user", 11, None, None, "sample"),
         ]
+
+    def test_every_request_where_the_rule_counts_exactly(
+        self, make_rule: MakeRule, as_ann: Client, ann: User, settings: Any
+    ) -> None:
+        """Also where REVEAL hides who it is; of days before, what else is known."""
+        settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
+        rule = make_rule("per-user", partition_by=["user"], exact_usage=True)
+        for days in (1, 2):
+            self.top(rule, f"user:{ann.pk}", days, 59, 0)
+        self.exact("per-user", str(ann.pk), 1, 0, allowed=50, rejected=40, units=50)
+        self.exact("per-user", str(ann.pk), 1, 23, allowed=3, rejected=4, rejected_by_other=6, units=8)
+        self.exact("per-user", str(ann.pk), 0, 0, allowed=7, units=7)
+        self.exact("per-user", str(ann.pk + 1), 1, 5, allowed=9, units=9)
+        make_rule("per-ip", partition_by=["ip"], exact_usage=True)
+        self.exact("per-user", "127.0.0.1", 5, 5, "ip", allowed=9, units=9)  # before she logged in
+        self.exact("other", str(ann.pk), 1, 5, allowed=9, units=9)
+        self.exact("per-user", str(ann.pk), 30, 5, allowed=9, units=9)
+        older, day, latest = me(as_ann)["usage"]["days"]
+        assert (older["known_from"], older["rejected_by_other"], older["units"]) == ("top", None, None)
+        assert day == {
+            "date": str(today() - timedelta(days=1)), "rule": "per-user", "requests": 103, "allowed": 53,
+            "rejected": 44, "rejected_by_other": 6, "units": 58, "known_from": "exact", "estimated": False,
+        }  # fmt: skip
+        assert (latest["requests"], latest["rejected_by_other"], latest["units"]) == (7, 0, None)
+
+    def exact(self, rule: str, value: str, days: int, hour: int, identity: str = "user", **counts: int) -> None:
+        start = datetime.combine(today() - timedelta(days=days), time(hour), timezone.get_default_timezone())
+        CallerUsage.objects.create(rule_slug=rule, identity=identity, value=value, hour=start, **counts)
 
     def test_of_an_api_key(self, make_rule: MakeRule, client: Client, pro: Tier) -> None:
         rule = make_rule("per-key", partition_by=["api_key"])
@@ -320,8 +330,7 @@ def test_on_an_event_loop(make_rule: MakeRule, ann: User) -> None:
 
 def test_none_of_another_caller(make_rule: MakeRule, as_ann: Client) -> None:
     make_rule("per-user", partition_by=["user"])
-    bob = Client()
-    bob.force_login(User.objects.create(username="bob"))
+    bob = client_of(User.objects.create(username="bob"))
     for _ in range(9):
         bob.get("/hello/")
     assert told(as_ann, "remaining") == [("per-user", 5)]
@@ -345,7 +354,7 @@ def test_in_the_callers_language(make_rule: MakeRule, as_ann: Client, settings: 
     with translation.override("en-us"):  # what the middleware activates stays active
         own = me(as_ann, **{"Accept-Language": "de"})
     assert own["limits"][0]["in_words"] == "5 pro Tag, Token-Bucket"
-    assert own["usage"]["explanation"].startswith("Anfragen werden nach Regel und Stufe gezählt")
+    assert own["usage"]["explanation"].startswith("Regeln mit genauer Nutzung zählen jede Anfrage")
 
 
 FORMATS = {

@@ -12,6 +12,7 @@ from django.test import Client
 
 from django_ratelimiter.models import AccessEntry
 
+from ..making import client_of
 from ..pages import PAGES, blocks, section
 
 pytestmark = pytest.mark.django_db
@@ -33,9 +34,7 @@ def log_in(*codenames: str) -> Client:
     """A client of a user with these permissions only."""
     user = User.objects.create(username="agent", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
-    client = Client()
-    client.force_login(user)
-    return client
+    return client_of(user)
 
 
 def ask(client: Client, method: str, url: str = URL, **sent: Any) -> Any:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.contrib import admin
+from django.contrib.auth.models import Group
 from django.test import override_settings
 
 from django_ratelimiter.checks import callers, views
-from django_ratelimiter.checks.common import SYMPTOMS
+from django_ratelimiter.conf import has_identity
+from django_ratelimiter.models import Rule
 
 from ..making import make_rule
 from .test_checks import ids
@@ -21,7 +26,13 @@ def ratelimiter(**entries: Any) -> Any:
 @pytest.mark.parametrize(
     "path", ["no.such.function", "tests.checks.test_checks.nothing", "tests.checks.test_checks.SESSIONS"]
 )
-@pytest.mark.parametrize("entry", ["API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "RESPONSE", "IDENTITIES"])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        *("API_KEY_RESOLVER", "API_KEY_FORM", "TIER_RESOLVER", "CUSTOMER", "CUSTOMER_CALLERS", "EXEMPT", "RESPONSE"),
+        "IDENTITIES",
+    ],
+)
 def test_callables_that_do_not_exist(entry: str, path: str) -> None:
     with ratelimiter(**{entry: {"tenant": path} if entry == "IDENTITIES" else path}):
         messages = callers.check_callables()
@@ -38,6 +49,9 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         assert callers.check_callables() == []
 
 
+FUNCTIONS = [f"tests.identity.test_customers.{name}" for name in ("customer_of", "key_of")]
+
+
 @pytest.mark.parametrize(
     ("path", "wrong"),
     [
@@ -47,26 +61,64 @@ def test_callables_that_exist_and_values_that_are_wrong_anyway() -> None:
         ("user.groups.name", "auth.User.groups is a manager of many rows."),
         ("user.pk", ""),  # a property: only its value says more
         ("api_key.plan", "without API_KEY_RESOLVER, an API key has no attributes."),
+        ("customer.plan", "without CUSTOMER, no caller has a customer."),
+        ({"CUSTOMER": "user.account"}, "auth.User has no attribute account."),
+        ({"CUSTOMER": "user.groups.plan"}, "auth.User.groups is a manager of many rows."),
+        ({"CUSTOMER": "api_key.account"}, "without API_KEY_RESOLVER, an API key has no attributes."),
+        ({"CUSTOMER": FUNCTIONS}, "auth.User is not auth.Group."),
+        ({"CUSTOMER": FUNCTIONS[0]}, ""),
+        ({"CUSTOMER": "no.such.function"}, ""),  # another check names it
     ],
 )
-def test_paths_that_give_no_caller_a_tier(path: str, wrong: str) -> None:
-    with ratelimiter(TIER_RESOLVER=path):
-        assert callers.check_callables() == []
-        found = callers.check_plan_path()
-        assert ids(found) == ["E012"] * bool(wrong)
-        assert all(wrong in each.msg for each in found)
+def test_paths_that_lead_nowhere(path: Any, wrong: str) -> None:
+    for entries in (path,) if isinstance(path, dict) else ({"TIER_RESOLVER": path}, {"EXEMPT": path}):
+        with ratelimiter(**entries):
+            assert (callers.check_callables() == []) is ("no.such.function" not in entries.values())
+            found = callers.check_paths()
+            assert ids(found) == ["E012"] * bool(wrong)
+            assert all(wrong in each.msg for each in found)
 
 
 @override_settings(AUTH_USER_MODEL="django_ratelimiter.RuleLimit")  # any model with relations
 def test_paths_through_relations() -> None:
     for path, wrong in (("tier", ""), ("tier.name", ""), ("rule.limits.x", "manager"), ("tier.assignments", "manager")):
         with ratelimiter(TIER_RESOLVER=f"user.{path}"):
-            assert [wrong in each.msg for each in callers.check_plan_path()] == [True] * bool(wrong)
+            assert [wrong in each.msg for each in callers.check_paths()] == [True] * bool(wrong)
     with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(TIER_RESOLVER="user.user"):
-        [found] = callers.check_plan_path()
+        [found] = callers.check_paths()
         assert "auth.User has no slug." in found.msg
+    with override_settings(AUTH_USER_MODEL="admin.LogEntry"), ratelimiter(EXEMPT="user.user"):
+        assert "auth.User is a row." in callers.check_paths()[0].msg
     with ratelimiter(TIER_RESOLVER="api_key.plan", API_KEY_RESOLVER="tests.rules.test_plans.key_of"):
-        assert callers.check_plan_path() == []
+        assert callers.check_paths() == []
+
+
+def test_a_path_of_attributes_that_is_a_function_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "customer", SimpleNamespace(plan_of=ids))
+    with ratelimiter(TIER_RESOLVER="customer.plan_of", CUSTOMER=FUNCTIONS[0]):
+        [found] = callers.check_paths()
+        assert "customer.plan_of is also a function of your project" in found.msg
+    with ratelimiter(TIER_RESOLVER="customer.name", CUSTOMER="customer.plan_of"):  # it may come from a function there
+        assert callers.check_paths() == callers.check_callables() == []
+
+
+def test_customers_that_the_admin_cannot_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ratelimiter():
+        assert callers.check_customer_search() == []
+    with ratelimiter(CUSTOMER="tests.identity.test_customers.told"):
+        [found] = callers.check_customer_search()
+        assert "their model is not known" in found.msg
+    with ratelimiter(CUSTOMER="user.acount"):  # another check says so
+        assert callers.check_customer_search() == []
+    with ratelimiter(CUSTOMER=FUNCTIONS[0]):
+        assert callers.check_customer_search() == []
+        monkeypatch.setattr(admin.site.get_model_admin(Group), "search_fields", ())
+        [found] = callers.check_customer_search()
+        assert "auth.Group has no ModelAdmin with search_fields on the site admin" in found.msg
+        monkeypatch.setattr(admin.site, "is_registered", lambda model: model is not Group)
+        assert ids(callers.check_customer_search()) == ["W029"]
+        monkeypatch.setattr(callers, "apps", SimpleNamespace(is_installed=lambda _name: False))
+        assert callers.check_customer_search() == []
 
 
 @pytest.mark.parametrize(
@@ -81,29 +133,6 @@ def test_a_template_that_cannot_be_loaded(template: str, says: str) -> None:
     for fine in ("fine.html", "tests.headers.test_responses.teapot", None, 1):
         with ratelimiter(RESPONSE=fine), override_settings(TEMPLATES=[engine]):
             assert callers.check_template() == []
-
-
-@pytest.mark.django_db
-@pytest.mark.parametrize(
-    ("fields", "exempt", "fires"),
-    [
-        ({"path_kind": "exact", "path": "/admin/login/"}, None, True),
-        ({"path_kind": "prefix", "path": "/static/"}, None, True),
-        ({"path_kind": "route", "path": "admin/login/"}, None, True),
-        ({"path_kind": "exact", "path": "/admin/login/", "scope": "mail"}, None, False),
-        ({"path_kind": "exact", "path": "/admin/login/"}, ["/static/"], False),
-        ({"path_kind": "prefix", "path": "/hello/"}, ["/hello/"], True),
-        ({"path_kind": "prefix", "path": "/"}, None, False),
-        ({"path_kind": "route", "path": ""}, None, False),
-        ({}, None, False),
-    ],
-)
-def test_rules_for_what_the_middleware_leaves_alone(fields: dict[str, Any], exempt: Any, fires: bool) -> None:
-    make_rule("left-alone", **fields)
-    with ratelimiter(EXEMPT_PATHS=exempt):
-        messages = views.check_exempt()
-    assert ids(messages) == ["W012"] * fires
-    assert not fires or ("left-alone" in messages[0].msg and SYMPTOMS in (messages[0].hint or ""))
 
 
 @pytest.mark.parametrize("rules", [[], [{"path_kind": "prefix", "path": "/api/"}]])
@@ -220,7 +249,13 @@ def test_chosen_values_that_are_kept_for_weeks_are_told(
 @pytest.mark.django_db
 def test_an_identity_that_nobody_made() -> None:
     make_rule("tenants", partition_by=["tenant", "user", "path:pk"])
-    assert ids(callers.check_identities()) == ["W008"]
+    make_rule("customers", partition_by=["customer"])
+    assert ["customer by CUSTOMER" in str(each.hint) for each in callers.check_identities()] == [True, True]
+    with ratelimiter(CUSTOMER="user.account"):
+        assert ids(callers.check_identities()) == ["W008"]
+        assert has_identity("customer")
+    assert not has_identity("customer")
+    Rule.objects.filter(slug="customers").delete()
     with ratelimiter(IDENTITIES={"tenant": "tests.identity.test_values.tenant_of"}):
         assert callers.check_identities() == []
 

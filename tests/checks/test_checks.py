@@ -27,7 +27,7 @@ from django_ratelimiter.middleware import RateLimitMiddleware
 from django_ratelimiter.models import RuleLimit, RuleSetVersion, UsageBatch
 from django_ratelimiter.rules.stored import storage, tables
 
-from ..making import make_rule
+from ..making import failing, make_rule
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 MIDDLEWARE = "django_ratelimiter.middleware.RateLimitMiddleware"
@@ -254,11 +254,7 @@ def test_bad_rows_are_told_with_their_reasons() -> None:
 
 def test_without_a_database_the_checks_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (OperationalError("no such host"), ImproperlyConfigured("no ENGINE"), RuntimeError("not allowed")):
-
-        def fail(*args: Any, error: Exception = error) -> None:
-            raise error
-
-        monkeypatch.setattr(connection.introspection, "table_names", fail)
+        monkeypatch.setattr(connection.introspection, "table_names", failing(error))
         with override_settings(USE_X_FORWARDED_HOST=True):
             assert (views.check_views(), project.check_proxies(), project.check_rules()) == ([], [], [])
 
@@ -341,11 +337,7 @@ def test_nothing_collected_for_a_day(
     assert [message.msg for message in messages if "since 2" not in message.msg] == []
     RuleSetVersion.objects.update(created_at=timezone.now())
     assert ids(project.check_collecting()) == ["W013"] * (fires and hours != ()), "rules of today have time"
-
-    def fail() -> None:
-        raise OperationalError
-
-    monkeypatch.setattr(project, "_since", fail)
+    monkeypatch.setattr(project, "_since", failing(OperationalError()))
     assert project.check_collecting() == []
     settings.RATELIMITER = {"CACHE_ALIAS": None}
     assert project.check_collecting() == []

@@ -117,22 +117,31 @@ def test_without_urls_nothing_is_said_of_them() -> None:
 @pytest.mark.parametrize(
     ("exempt", "fields", "fires"),
     [
-        (None, {}, False),
-        (["/static/"], {}, True),
-        (["/static/", "/admin/"], {}, False),
-        (["/static/"], {"path_kind": "prefix", "path": "/admin/"}, True),
-        (["/static/"], {"path_kind": "exact", "path": "/admin/login/"}, False),
-        (["/static/"], {"mode": "shadow"}, False),
+        (None, {"path_kind": "exact", "path": "/admin/login/"}, ["W012"]),
+        (None, {"path_kind": "prefix", "path": "/static/"}, ["W012"]),
+        (None, {"path_kind": "route", "path": "admin/login/"}, ["W012"]),
+        (None, {"path_kind": "exact", "path": "/admin/login/", "scope": "mail"}, []),
+        (["/hello/"], {"path_kind": "prefix", "path": "/hello/"}, ["W012"]),
+        (None, {"path_kind": "prefix", "path": "/"}, []),
+        (None, {"path_kind": "route", "path": ""}, []),
+        (None, {}, []),
+        (["/static/"], {}, ["W021"]),
+        (["/static/", "/admin/"], {}, []),
+        (["/static/"], {"path_kind": "prefix", "path": "/admin/"}, ["W021"]),
+        (["/static/"], {"path_kind": "exact", "path": "/admin/login/"}, []),
+        (["/static/"], {"mode": "shadow"}, []),
     ],
 )
-def test_rules_that_may_reject_who_would_correct_them(
-    exempt: list[str] | None, fields: dict[str, Any], fires: bool
+def test_rules_for_what_is_exempt_and_rules_that_may_reject_who_would_correct_them(
+    exempt: list[str] | None, fields: dict[str, Any], fires: list[str]
 ) -> None:
-    make_rule("all", **fields)
+    make_rule("left-alone", **fields)
     with override_settings(RATELIMITER={"EXEMPT_PATHS": exempt}):
-        messages = views.check_admin()
-    assert ids(messages) == ["W021"] * fires
-    assert not fires or ("/admin/django_ratelimiter/rule/" in messages[0].msg and "all" in messages[0].msg)
+        messages = views.check_exempt() + views.check_admin()
+    assert ids(messages) == fires
+    assert all("left-alone" in message.msg for message in messages)
+    assert "W012" not in fires or SYMPTOMS in (messages[0].hint or "")
+    assert "W021" not in fires or "/admin/django_ratelimiter/rule/" in messages[0].msg
 
 
 @pytest.mark.django_db

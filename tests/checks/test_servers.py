@@ -21,6 +21,7 @@ from django_ratelimiter.checks import project
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import stopped, until
+from tests.making import failing
 
 from .test_checks import ids
 
@@ -68,20 +69,20 @@ def server(redis_server: Servers) -> RedisServer:
     return redis_server()
 
 
-def eviction(server: RedisServer, address: str | None = None) -> list[Any]:
-    """What the check finds, as `check --deploy` runs it; the others are of no interest here."""
-    with two(entry(address or server.url, **TIMEOUTS), entry("redis://localhost/9")):
-        found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
-    return [message for message in found if message.id.endswith(("W015", "W018", "I001"))]
+def found(server: Any, address: str | None = None, **limiter: Any) -> list[Any]:
+    """What the checks of servers find, as `check --deploy` runs them; the others are of no interest here."""
+    with two(entry(address or server.url, **TIMEOUTS), entry("redis://localhost/9"), **limiter):
+        messages = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    return [message for message in messages if message.id.endswith(("E008", "W015", "W018", "I001"))]
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "volatile-random"])
 def test_a_server_that_drops_keys_when_it_is_full(server: RedisServer, policy: str) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory-policy", policy)
-        assert eviction(server) == [], "it has no bound"
+        assert found(server) == [], "it has no bound"
         client.config_set("maxmemory", "100mb")
-    messages = eviction(server)
+    messages = found(server)
     assert ids(messages) == ["W015"]
     assert f"(maxmemory-policy {policy})" in messages[0].msg
 
@@ -90,16 +91,16 @@ def test_a_server_that_rejects_when_it_is_full(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.config_set("maxmemory", "100mb")
         client.config_set("maxmemory-policy", "noeviction")
-    assert eviction(server) == []
+    assert found(server) == []
 
 
 def test_a_server_that_cannot_be_asked(server: RedisServer) -> None:
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("ACL", "SETUSER", "limiter", "reset", "on", ">secret", "~*", "+@all", "-info")
-    messages = eviction(server, server.url.replace("redis://", "redis://limiter:secret@"))
+    messages = found(server, server.url.replace("redis://", "redis://limiter:secret@"))
     assert ids(messages) == ["I001"]
     assert "info" in messages[0].msg
-    assert ids(eviction(server, f"redis://localhost:{free_port()}")) == ["W018"]
+    assert ids(found(server, f"redis://localhost:{free_port()}")) == ["W018"]
 
 
 def test_no_server_is_asked_unless_somebody_wishes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +117,6 @@ def test_nothing_is_said_without_a_server(limiter: dict[str, Any]) -> None:
 # Whether the server runs our scripts
 
 
-def scripts(server: Any, **limiter: Any) -> list[Any]:
-    """What `check --deploy` finds of these."""
-    with two(entry(server.url, **TIMEOUTS), entry("redis://localhost/9"), **limiter):
-        found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
-    return [message for message in found if message.id.endswith("E008")]
-
-
 @pytest.fixture
 def strict() -> Any:
     """What stands for servers that are stricter than Redis."""
@@ -132,11 +126,11 @@ def strict() -> Any:
 
 def test_a_server_that_rejects_what_the_scripts_need(strict: Any) -> None:
     with strict.StrictServer(strict.Rules(time=False)) as server:
-        (message,) = scripts(server)
+        (message,) = found(server)
         assert ids([message]) == ["E008"]
         assert "does not allow TIME in scripts. Set RATELIMITER['CLOCK'] = \"client\"." in message.msg
         assert server.space.keys == {}
-        assert scripts(server, CLOCK="client") == []
+        assert found(server, CLOCK="client") == []
 
 
 def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
@@ -150,24 +144,15 @@ def test_a_server_whose_memory_is_full(server: RedisServer) -> None:
 
 
 def test_a_cluster_that_is_down_in_part_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_engine: object) -> None:
-        raise EngineUnavailable("a node is gone")
-
     def decide(_engine: object) -> None:
         raise EngineUnavailable("the cluster is down") from ClusterDownError("CLUSTERDOWN The cluster is down")
 
-    monkeypatch.setattr(project, "evicting", fail)
+    monkeypatch.setattr(project, "evicting", failing(EngineUnavailable("a node is gone")))
     monkeypatch.setattr(project, "dry_run", decide)
-    found = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
-    assert [message.id for message in found if "W018" in message.id] == ["django_ratelimiter.W018"]
+    messages = django_checks.run_checks(tags=[checks.TAG], include_deployment_checks=True)
+    assert [message.id for message in messages if "W018" in message.id] == ["django_ratelimiter.W018"]
 
 
 def test_a_server_that_runs_the_scripts_as_it_must(strict: Any) -> None:
     with strict.StrictServer(strict.Rules("5.4")) as server:
-        assert scripts(server) == []
-
-
-def test_a_server_that_is_away_is_told_once() -> None:
-    away = f"redis://localhost:{free_port()}"
-    with two(entry(away, **TIMEOUTS), entry("redis://localhost/9")):
-        assert ids([*project.check_server()]) == ["W018"]
+        assert found(server) == []

@@ -114,8 +114,10 @@ def test_views_whose_user_rules_are_never_met() -> None:
     assert unmet_views() == {}
     make_rule("users", partition_by=["user"])
     assert unmet_views() == {"Plain": "users", "Scoped": "users", "Set": "users", "function": "users"}
-    with override_settings(ROOT_URLCONF=__name__):
-        assert ids(check_views()[:1]) == ["W004"]
+    make_rule("customers", partition_by=["customer"])
+    for own, rules in (("user.account", "customers, users"), ("api_key.account", "users"), (None, "users")):
+        with override_settings(RATELIMITER={"CUSTOMER": own}):
+            assert unmet_views()["Plain"] == rules
 
 
 @pytest.mark.django_db

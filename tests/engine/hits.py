@@ -14,10 +14,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import redis
-
 from django_ratelimiter.engine import Algorithm, Charge, Limit
-from django_ratelimiter.engine.redis import RedisEngine
+from tests.counting import engine_at, sums_of
 
 QUOTA = 1_234
 DAY = 86_400
@@ -67,8 +65,7 @@ def hit(url: str, namespace: str, limit: Limit, hits: int, ahead: float) -> int:
     """What one process does; how many of its hits were admitted."""
     charge = Charge("key", limit, usage="rule|")
     set_clock(ahead)
-    with redis.Redis.from_url(url) as client:
-        engine = RedisEngine(client, namespace)
+    with engine_at(url, namespace) as engine:
         engine.peek([charge])  # connects
         together.wait()
         return sum(engine.check([charge])[0].allowed for _ in range(hits))
@@ -81,11 +78,8 @@ def count(url: str, namespace: str, limit: Limit, processes: int, hits: int, apa
         admitted = sum(pool.starmap(hit, jobs, chunksize=1))
         pool.close()
         pool.join()
-    with redis.Redis.from_url(url) as client:
-        engine = RedisEngine(client, namespace)
-        batches = engine.take_usage(now_us=int((time.time() + DAY) * 1_000_000))
-        counts = [count for batch in batches for count in engine.read_usage(batch)]
-    usage = [sum(count.allowed for count in counts), sum(count.rejected for count in counts)]
+    with engine_at(url, namespace) as engine:
+        [usage] = sums_of(engine, "allowed", "rejected").values()
     return {"admitted": admitted, "usage": usage}
 
 

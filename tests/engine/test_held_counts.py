@@ -33,7 +33,7 @@ def test_held_counts_are_added_once_however_often_they_are_sent(engine: Engine) 
     engine.check([charge], now_us=HOUR, counts=replace(HELD, id="another"), reject=True)
     assert collected(engine) == [
         UsageCount(FIRST - 3, "a|", allowed=4, degraded=4),
-        UsageCount(FIRST, "a|", allowed=3 + 1 + 2 * 4, rejected=2, degraded=2),
+        UsageCount(FIRST, "a|", allowed=3 + 2 * 4, rejected=2, degraded=2, rejected_by_other=1),
         UsageCount(FIRST, "b|", allowed=2, soft_exceeded=2, degraded=2),
     ]
 
@@ -82,10 +82,10 @@ def test_counts_that_cancel_each_other_are_none() -> None:
 def test_a_field_tells_labels_and_outcomes(engine: Engine) -> None:
     soft, shadow = Charge("soft", FIVE, 4, usage="a|"), Charge("no", FIVE, 6, gating=False, usage="b|")
     verdicts = engine.check([soft, shadow, Charge("uncounted", FIVE)], now_us=HOUR)
-    assert field_of(verdicts) == "a|\n~b|\n\nsda"
-    assert field_of(verdicts, degraded=True) == "a|\n~b|\n\nSDA"
-    assert field_of(verdicts[2:]) == ""
-    assert collected(engine) == counts_of(FIRST, {field_of(verdicts): 1})
+    assert field_of(verdicts, is_rejected=False) == "a|\n~b|\n\nsda"
+    assert field_of(verdicts, is_rejected=False, degraded=True) == "a|\n~b|\n\nSDA"
+    assert field_of(verdicts[2:], is_rejected=False) == ""
+    assert collected(engine) == counts_of(FIRST, {field_of(verdicts, is_rejected=False): 1})
 
 
 # UsageBuffer

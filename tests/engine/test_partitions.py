@@ -15,6 +15,7 @@ from django_ratelimiter.engine.call import Call, CallTemplate, ChargeTemplate
 from django_ratelimiter.engine.partition_stats import is_sampled, merge_top
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine, partition_notes
 from django_ratelimiter.engine.redis.partition_notes import WEIGHT, PartitionTracker
+from django_ratelimiter.engine.usage import continued
 from tests.clusters import Cluster
 
 HOUR = 490_000
@@ -62,7 +63,7 @@ def test_a_shadow_rule_tells_whom_it_would_deny(engine: Any) -> None:
 
 
 def test_a_caller_of_several_rules_counts_once_a_call_over_all_rules(engine: Any) -> None:
-    """By each identity; what a rule in shadow would reject, and a rule by another identity, rejects nobody here."""
+    """By each identity, as rejected if any rule rejects it; what a rule in shadow would reject is not."""
     made = [
         ("a", "user", Charge("", MANY, usage="a|")), ("b", "user", Charge("", TWO, usage="b|")),
         ("shadow", "user", Charge("", Limit(1, 86_400, "fixed_window"), usage="shadow|", gating=False)),
@@ -75,12 +76,27 @@ def test_a_caller_of_several_rules_counts_once_a_call_over_all_rules(engine: Any
     for now_us in (NOW_US, NOW_US, NOW_US):
         engine.check(Call(template, (user, user, user, address, address, "-" * 22)), now_us=now_us)
     assert top_partitions(engine, "*user") == {user: (2, 1)}
-    assert top_partitions(engine, "*ip") == {address: (3, 0)}
+    assert top_partitions(engine, "*ip") == {address: (2, 1)}
     assert {each for _, each in engine.partitions.hours()} == {"a", "b", "shadow", "c", "*user", "*ip"}
 
 
+def test_a_later_call_that_rejects_corrects_what_an_earlier_one_has_noted(engine: Any) -> None:
+    first = [ChargeTemplate("a:", "", Charge("", MANY, usage="a|"), identity="user")]
+    second = [ChargeTemplate("b:", "", Charge("", TWO, usage="b|"), identity="ip")]
+    early, late = CallTemplate(first), CallTemplate(second)
+    user, address = "u" * 22, "i" * 22
+    for _ in range(5):
+        answer = engine.check(Call(early, (user,)), now_us=NOW_US)
+        so_far = continued((), answer, is_rejected=False)
+        call = Call(late, (address,)).continuing(so_far, (("a|", user), ("*user", user), ("a|", "unknown")))
+        engine.check(call, now_us=NOW_US)
+    assert top_partitions(engine, "a") == {user: (2, 0)}
+    assert top_partitions(engine, "b") == {address: (2, 3)}
+    assert top_partitions(engine, "*user") == {user: (2, 3)}
+
+
 def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
-    """And denies where one of them does, whatever other rules say."""
+    """And rejects where one of them does; what another rule rejects counts neither way."""
     charges = [
         charge("a", "two|", Limit(9, 60)),
         charge("b", "one|", MANY),
@@ -90,13 +106,13 @@ def test_a_rule_of_several_limits_counts_a_call_once(engine: Any) -> None:
     for _ in range(3):
         engine.check(charges, now_us=NOW_US)
     assert top_partitions(engine, "two") == {"a": (2, 1)}
-    assert top_partitions(engine, "one") == {"b": (3, 0)}
+    assert top_partitions(engine, "one") == {"b": (2, 0)}
     assert engine.partitions.hours() == {(HOUR, "two"), (HOUR, "one")}
 
 
-def test_a_rejected_call_is_noted_as_its_rules_decided(engine: Any) -> None:
+def test_a_call_that_is_rejected_elsewhere_counts_neither_way(engine: Any) -> None:
     engine.check([charge("a")], now_us=NOW_US, reject=True)
-    assert top_partitions(engine) == {"a": (1, 0)}
+    assert top_partitions(engine) == {}
 
 
 def test_peeks_and_charges_without_a_partition_are_not_noted(engine: Any) -> None:

@@ -85,18 +85,16 @@ class Trio:
 
     def refund(self, receipts: Sequence[Receipt]) -> None:
         """Give the receipts back to all three."""
-        self.memory.refund([receipt.memory for receipt in receipts])
-        if self.redis:
-            self.redis.refund([receipt.redis for receipt in receipts])
-        self.reference.refund([receipt.reference for receipt in receipts])
-        self._compare_spent(receipts)
+        self._end("refund", receipts)
 
     def release(self, receipts: Sequence[Receipt]) -> None:
         """End the leases of these receipts on all three."""
-        self.memory.release([receipt.memory for receipt in receipts])
-        if self.redis:
-            self.redis.release([receipt.redis for receipt in receipts])
-        self.reference.release([receipt.reference for receipt in receipts])
+        self._end("release", receipts)
+
+    def _end(self, method: str, receipts: Sequence[Receipt]) -> None:
+        for name in ("memory", "redis", "reference"):
+            if engine := getattr(self, name):
+                getattr(engine, method)([getattr(receipt, name) for receipt in receipts])
         self._compare_spent(receipts)
 
     def reset(self, charges: Sequence[Charge]) -> None:

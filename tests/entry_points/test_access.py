@@ -131,16 +131,6 @@ class TestDenied:
             assert statuses(view_of(throttle), 1, HTTP_X_NAME="ada") == [403]
 
 
-class TestAllowed:
-    def test_meets_no_rule(self, client: Client, make_rule: MakeRule) -> None:
-        make_rule("all", quota=1)
-        enter("allow", value="192.0.2.0/24")
-        responses = [ask(client) for _ in range(3)]
-        assert [response.status_code for response in responses] == [200] * 3
-        assert "RateLimit" not in responses[0]
-        assert [ask(client, "203.0.113.7").status_code for _ in range(2)] == [200, 429]
-
-
 class TestRemembering:
     def test_a_change_is_obeyed_when_the_time_is_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1_000.0

@@ -37,7 +37,7 @@ from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import cache, reading, tiers
 from django_ratelimiter.rules.stored import storage
 
-from ..making import Clock, MakeRule
+from ..making import Clock, MakeRule, request_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
@@ -106,9 +106,7 @@ def test_a_warm_decision_needs_no_thread(
     user = User.objects.create(username="ann")
 
     async def decide() -> Decision:
-        request = RequestFactory().get("/")
-        request.user = user
-        return await limiter.acheck(request)
+        return await limiter.acheck(request_of(user))
 
     async def decide_thrice() -> list[Decision]:
         cold = await decide()

@@ -244,7 +244,7 @@ def test_method_that_does_not_exist_is_an_error_of_usage_as_well() -> None:
 
 
 @pytest.mark.parametrize("written", [{"group": "rows"}, {"key": "ip", "rate": "10/d", "group": None}])
-def test_cost_by_request_is_charged(make_rule: MakeRule, either: Any, written: dict[str, Any]) -> None:
+def test_cost_by_request_is_charged(make_rule: MakeRule, either_way: Any, written: dict[str, Any]) -> None:
     make_rule("rows", quota=10, scope="rows")
 
     def rows(request: HttpRequest) -> int | None:
@@ -252,13 +252,7 @@ def test_cost_by_request_is_charged(make_rule: MakeRule, either: Any, written: d
             User.objects.count()  # on an event loop this needs a thread
         return int(request.GET["n"]) if "n" in request.GET else None
 
-    def view(request: HttpRequest) -> bool:
-        return True
-
-    async def aview(request: HttpRequest) -> bool:
-        return True
-
-    limited: Any = either(*map(ratelimit(**written, cost=rows), (view, aview)))
+    limited = either_way(ratelimit(**written, cost=rows), lambda request: True)
     assert all(limited(factory.get("/", query)) for query in ({"n": 4}, {"n": 0}, {"n": 5, "blocking": 1}, {}))
     with pytest.raises(Ratelimited):
         limited(factory.get("/"))
@@ -306,17 +300,10 @@ def outage(clock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_ratelimiter.backend._engine", Broken())
 
 
-def allowed(either: Any, times: int, **arguments: Any) -> list[bool]:
+def allowed(either_way: Any, times: int, **arguments: Any) -> list[bool]:
     """Whether a view with a rate of 4 a day answers each of so many requests."""
     given: dict[str, Any] = {"key": "ip", "rate": "4/d", "group": "outage", **arguments}
-
-    def view(request: HttpRequest) -> bool:
-        return True
-
-    async def aview(request: HttpRequest) -> bool:
-        return True
-
-    limited: Any = either(*map(ratelimit(**given), (view, aview)))
+    limited = either_way(ratelimit(**given), lambda request: True)
     answers = []
     for request in asked(times):
         try:
@@ -340,10 +327,10 @@ def allowed(either: Any, times: int, **arguments: Any) -> list[bool]:
 )
 @pytest.mark.usefixtures("outage")
 def test_a_rate_has_the_failure_policy_that_it_names_or_that_of_the_settings(
-    either: Any, policy: str | None, fail_open: bool | None, expected: list[bool]
+    either_way: Any, policy: str | None, fail_open: bool | None, expected: list[bool]
 ) -> None:
     with override_settings(**({} if fail_open is None else {"RATELIMIT_FAIL_OPEN": fail_open})):
-        assert allowed(either, 3, failure_policy=policy) == expected
+        assert allowed(either_way, 3, failure_policy=policy) == expected
 
 
 @pytest.mark.parametrize(("fail_open", "limited"), [(True, False), (False, True)])

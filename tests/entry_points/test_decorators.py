@@ -257,20 +257,10 @@ def test_a_view_without_a_request() -> None:
 
 
 @pytest.mark.parametrize("scope", [None, "rows"])
-def test_a_cost_that_the_response_tells(make_rule: MakeRule, either: Any, scope: str | None) -> None:
+def test_a_cost_that_the_response_tells(make_rule: MakeRule, either_way: Any, scope: str | None) -> None:
     make_rule("rows", quota=10, scope="rows")
     chosen: dict[str, Any] = {"group": scope} if scope else {"key": "ip", "rate": "10/d"}
-    decorate = ratelimit(**chosen, cost_after=len)
-
-    @decorate
-    def rows(request: HttpRequest, number: int) -> list[int]:
-        return [0] * number
-
-    @decorate
-    async def arows(request: HttpRequest, number: int) -> list[int]:
-        return [0] * number
-
-    view = either(rows, arows)
+    view = either_way(ratelimit(**chosen, cost_after=len), lambda request, number: [0] * number)
     for number in (4, 0, 5, 9):
         assert len(view(factory.get("/"), number)) == number
     with pytest.raises(Ratelimited):
@@ -294,24 +284,14 @@ def test_a_cost_that_the_response_tells_rejects_nobody_that_is_not_blocked() -> 
     ],
 )
 def test_a_cost_that_cannot_be_known_is_the_usual_one(
-    either: Any, returned: Any, logged: str, caplog: pytest.LogCaptureFixture
+    either_way: Any, returned: Any, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def cost(response: Any) -> Any:
         if isinstance(returned, Exception):
             raise returned
         return returned
 
-    decorate = ratelimit(key="ip", rate="3/d", cost=2, cost_after=cost)
-
-    @decorate
-    def rows(request: HttpRequest) -> str:
-        return "done"
-
-    @decorate
-    async def arows(request: HttpRequest) -> str:
-        return "done"
-
-    view = either(rows, arows)
+    view = either_way(ratelimit(key="ip", rate="3/d", cost=2, cost_after=cost), lambda request: "done")
     assert view(factory.get("/")) == "done"
     [record] = caplog.records
     assert logged in record.getMessage()

@@ -24,8 +24,9 @@ from django_ratelimiter.middleware import exempt_paths
 from django_ratelimiter.models import Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
+from ..counting import usage_of
 from ..limiter.test_limiter import Broken
-from ..making import MakeRule
+from ..making import MakeRule, client_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
@@ -139,9 +140,7 @@ def test_what_is_decided_before_credentials_are_checked_is_counted_for_no_tier(
     User.objects.create(username="ann")
     statuses(client, "/throttled/", headers={"Authorization": "Name ann"})
     statuses(client, "/throttled/")
-    engine = get_engine()
-    batches = engine.take_usage(now_us=2**52)
-    assert {count.label for batch in batches for count in engine.read_usage(batch)} == {"all|", "all|guests"}
+    assert {count.label for count in usage_of(get_engine())} == {"all|", "all|guests"}
 
 
 def test_a_known_api_key_is_decided_before_authentication(client: Client, make_rule: MakeRule) -> None:
@@ -238,8 +237,7 @@ def test_a_response_varies_by_cookie_where_there_are_tiers(client: Client, make_
 
 def test_nobodys_session_is_read_in_vain(make_rule: MakeRule, django_assert_num_queries: Any) -> None:
     make_rule("all", quota=9, partition_by=["ip"])
-    client = Client()
-    client.force_login(User.objects.create(username="ann"))
+    client = client_of(User.objects.create(username="ann"))
     client.get("/plain/")
     with django_assert_num_queries(0):
         client.get("/plain/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client, modify_settings, override_settings
 from django.urls import path
@@ -120,6 +122,18 @@ def test_what_is_no_request_passes() -> None:
 
     async_to_sync(recipe("Plain ASGI").RateLimited(lifespan))({"type": "lifespan"}, None, None)
     assert seen == ["lifespan"]
+
+
+def test_lock_outs_of_a_name_grow(client: Client, clock: Clock, tmp_path: Path) -> None:
+    """Somebody guesses again whenever that is allowed: five times at once, then after each wait."""
+    file = tmp_path / "ratelimits.yaml"
+    file.write_text(blocks(section(PAGES["docs/howto/recipes.md"], "## Login by address and name"), "yaml")[0])
+    call_command("ratelimit", "apply", str(file))
+    with override_settings(ROOT_URLCONF=(path("login/", lambda _: HttpResponse(status=401)),)):
+        for _ in range(21):
+            while (answer := client.post("/login/", {"username": "ann"})).status_code == 429:
+                clock.sleep(int(answer["Retry-After"]))
+    assert clock.slept == [600, 3000, 600, 82_200]
 
 
 @condition(etag_func=lambda _request: '"1"')

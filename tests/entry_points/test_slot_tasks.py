@@ -14,6 +14,7 @@ from celery.exceptions import Retry
 from django_ratelimiter import backend, limiter, tasks
 from django_ratelimiter.exceptions import LimitExceeded
 
+from ..counting import usage_of
 from ..making import Clock, MakeRule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,9 +77,7 @@ def worker(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Worker:
 def charges(expected: int) -> Iterator[None]:
     """So many requests are admitted and counted meanwhile."""
     yield
-    engine = backend.get_engine()
-    batches = engine.take_usage(now_us=2**52)
-    assert sum(count.allowed for batch in batches for count in engine.read_usage(batch)) == expected
+    assert sum(count.allowed for count in usage_of(backend.get_engine())) == expected
 
 
 def test_a_place_in_the_queue_is_taken_once_and_obeyed_later(make_rule: MakeRule, worker: Worker) -> None:

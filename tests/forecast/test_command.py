@@ -16,7 +16,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter.forecast.logs import source
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
 from django_ratelimiter.rules import cache
-from tests.making import calls_of
+from tests.making import calls_of, make_rule, update
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
@@ -42,10 +42,8 @@ def log(tmp_path: Path, settings: Any) -> Path:
 @pytest.fixture(autouse=True)
 def _rules() -> None:
     """Today 8 an hour by address; a rule in shadow allows 2."""
-    with cache.editing():
-        for slug, mode, quota in (("pages", "enforce", 8), ("strict", "shadow", 2)):
-            rule = Rule.objects.create(slug=slug, name=slug, mode=mode, partition_by=["ip"])
-            RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=3_600, algorithm="fixed_window")
+    for slug, mode, quota in (("pages", "enforce", 8), ("strict", "shadow", 2)):
+        make_rule(slug, quota, None, "fixed_window", {"window_seconds": 3_600}, mode=mode, partition_by=["ip"])
 
 
 @pytest.fixture
@@ -93,8 +91,7 @@ def test_shadow_as_if_it_were_enforced(replayed: Replayed) -> None:
 def test_earlier_version_is_compared_with_the_one_in_force(replayed: Replayed) -> None:
     number = RuleSetState.objects.get().number
     with cache.editing():
-        RuleLimit.objects.filter(rule__slug="pages").update(quota=9)
-        cache.invalidate()
+        update(RuleLimit.objects.filter(rule__slug="pages"), quota=9)
     assert "No longer rejected: 1 request (7.69 %), 1 caller (50 %)." in replayed("--against", str(number))
     assert "Newly rejected: 1 request (7.69 %), 1 caller (50 %)." in replayed("--version", str(number))
     with pytest.raises(CommandError, match="There is no version 99999"):
@@ -119,8 +116,7 @@ def test_report_for_programs(replayed: Replayed) -> None:
 
 
 def test_secrets_are_shown_as_digests(log: Path, replayed: Replayed) -> None:
-    Rule.objects.update(partition_by=["session"])
-    cache.invalidate()
+    update(Rule, partition_by=["session"])
     fields = {"time": HOUR.isoformat(), "request": "GET /plain/ HTTP/1.1", "session": "secret-session"}
     log.write_text("".join(json.dumps(fields) + "\n" for _ in range(9)))
     text = replayed("--identity", "session=session")
@@ -157,8 +153,7 @@ def test_log_that_does_not_fit_in_memory_gives_ranges(
     low, about, high = found["after"]["requests"].values()
     assert low <= 300 * 18 <= high
     assert low < about < high
-    Rule.objects.filter(slug="strict").update(partition_by=[])  # its one counter is kept
-    cache.invalidate()
+    update(Rule.objects.filter(slug="strict"), partition_by=[])  # its one counter is kept
     used = iter([90.0, 94.0, 94.0, 94.0, 94.0])
     found = json.loads(replayed("--json", "--max-memory", "100"))["rules"]["strict"]
     assert (found["is_exact"], found["after"]["requests"]["about"]) == (True, 6_000 - 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
 
 from django_ratelimiter.models import TierAssignment
+from tests.making import manage, managed
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.forecast.views")]
 
@@ -41,14 +40,7 @@ def plan(tmp_path: Path, settings: Any) -> Plan:
         log = tmp_path / "access.log"
         log.write_bytes(lines if isinstance(lines, bytes) else "".join(f"{line}\n" for line in lines).encode())
         words = [str(tmp_path / "limits.yaml"), "--traffic", str(log), *options]
-        out = io.StringIO()
-        try:
-            call_command("ratelimit", "plan", *words, *(["--max-newly-rejected", bound] if bound else []), stdout=out)
-        except SystemExit as end:
-            return int(end.code or 0), out.getvalue()
-        except CommandError as error:
-            return error.returncode, f"{out.getvalue()}\n{error}"
-        return 0, out.getvalue()
+        return managed("plan", *words, *(["--max-newly-rejected", bound] if bound else []))
 
     return go
 
@@ -274,7 +266,7 @@ def test_each_changed_rule_must_be_matched(plan: Plan) -> None:
 
 def test_a_rule_that_stays_may_be_unseen(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text(f"rules:\n{rule('unseen', **SEARCH)}")
-    call_command("ratelimit", "apply", str(tmp_path / "first.yaml"), stdout=io.StringIO())
+    manage("apply", str(tmp_path / "first.yaml"))
     code, text = plan(seen(), rules=rule() + rule("unseen", **SEARCH), bound="100%")
     assert (code, "unseen: " in text) == (2, False)
 
@@ -334,7 +326,7 @@ def test_lines_in_any_order_are_judged_by_their_times(plan: Plan) -> None:
 
 def test_a_rule_that_counts_by_another_value_is_compared_request_by_request(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text(f"rules:\n{rule(partition_by='[]')}")
-    call_command("ratelimit", "apply", str(tmp_path / "first.yaml"), stdout=io.StringIO())
+    manage("apply", str(tmp_path / "first.yaml"))
     lines = [LINE.replace("0.2.7", f"0.2.{second % 4}") % second for second in range(40)]
     text = plan(lines, rules=rule(partition_by="[ip]"))[1]  # 35 of 40 rejected, then 5 of each 10
     assert "Rejected: 20 requests (50 %), 4 callers (100 %)." in text
@@ -344,7 +336,7 @@ def test_a_rule_that_counts_by_another_value_is_compared_request_by_request(plan
 
 def test_what_a_rule_in_shadow_counted_by_does_not_matter(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "first.yaml").write_text(f"rules:\n{rule(partition_by='[user]', mode='shadow')}")
-    call_command("ratelimit", "apply", str(tmp_path / "first.yaml"), stdout=io.StringIO())
+    manage("apply", str(tmp_path / "first.yaml"))
     text = plan([LINE % second for second in range(20)])[1]
     assert "Newly rejected: 15 requests (75 %), 1 caller (100 %)." in text
 
@@ -353,6 +345,6 @@ def test_a_tier_that_becomes_the_default_changes_the_rules_with_tiers(plan: Plan
     tiers = "tiers:\n  free: {name: Free%s}\n"
     rules = rule(limit=PRO.replace("pro", "free"))
     (tmp_path / "first.yaml").write_text(f"rules:\n{rules}{tiers % ''}")
-    call_command("ratelimit", "apply", str(tmp_path / "first.yaml"), stdout=io.StringIO())
+    manage("apply", str(tmp_path / "first.yaml"))
     code, text = plan([LINE % second for second in range(20)], rules=rules + tiers % ", default_for: anonymous")
     assert (code, "Newly rejected: 15 requests (75 %), 1 caller (100 %)." in text) == (1, True)

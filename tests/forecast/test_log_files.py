@@ -22,8 +22,7 @@ from django.core.management import CommandError, call_command
 from django_ratelimiter.forecast.logs import reading
 from django_ratelimiter.forecast.logs.formats import AccessLogLine, Wanted, WrongFormat
 from django_ratelimiter.forecast.logs.reading import LogFiles
-from django_ratelimiter.models import Rule, RuleLimit
-from django_ratelimiter.rules import cache
+from tests.making import make_rule
 
 START = datetime(2026, 11, 22, 18, tzinfo=UTC)
 
@@ -139,11 +138,8 @@ def test_file_of_empty_lines_ends(read: Any, monkeypatch: pytest.MonkeyPatch, em
 @pytest.fixture
 def replayed(tmp_path: Path, settings: Any) -> Callable[..., str]:
     settings.MIDDLEWARE = ["django_ratelimiter.middleware.RateLimitMiddleware"]
-    with cache.editing():
-        rule = Rule.objects.create(slug="busy", name="busy", mode="enforce", partition_by=["ip"])
-        RuleLimit.objects.create(rule=rule, quota=1, window_seconds=3_600, algorithm="concurrency")
-        everybody = Rule.objects.create(slug="all", name="all", mode="enforce")
-        RuleLimit.objects.create(rule=everybody, quota=1_000, window_seconds=3_600)
+    make_rule("busy", 1, algorithm="concurrency", partition_by=["ip"])
+    make_rule("all", 1_000)
 
     def go(text: str, *options: str) -> str:
         (tmp_path / "log").write_text(text)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from io import StringIO
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -23,16 +23,13 @@ from django_ratelimiter.management import output
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
+from ..making import manage, save
 from ..test_unreachable import unreachable
 from .test_counters import ask
 
 pytestmark = pytest.mark.django_db
 
-
-def run(*arguments: str) -> str:
-    out = StringIO()
-    call_command("ratelimit", "caller", *arguments, stdout=out)
-    return out.getvalue()
+run = partial(manage, "caller")
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +94,7 @@ def test_rules_for_a_scope_that_no_view_names_stand_apart(
     settings.RATELIMITER = {**settings.RATELIMITER, "REVEAL": []}
     Rule.objects.all().delete()
     rule = add_rule("nightly", ["user"], quota=1)
-    rule.scope = "nightly"
-    rule.save()
+    save(rule, scope="nightly")
     with limiter.slot("nightly", partition=f"user:{user.pk}", max_wait=0):
         pass
     found = json.loads(run("--user", "ann", "--json"))

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
 import redis
 from django.contrib.auth.models import AnonymousUser, User
-from django.core.management import call_command
-from django.test import RequestFactory
 
 from django_ratelimiter import limiter
+from django_ratelimiter.engine import Charge, Limit, MemoryEngine, Verdict
 from django_ratelimiter.identity import digest, hash_api_key
 from django_ratelimiter.inspection.caller import Caller, UnknownCaller, caller_of
 from django_ratelimiter.inspection.caller_report import report_of
-from django_ratelimiter.inspection.counters import Counter
+from django_ratelimiter.inspection.counters import Counter, Counters, read
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache
+from django_ratelimiter.rules.records import LimitRecord, RuleRecord
+
+from ..making import manage, request_of
 
 pytestmark = pytest.mark.django_db
 
@@ -28,9 +29,7 @@ pytestmark = pytest.mark.django_db
 def ask(user: Any = None, times: int = 1, **meta: str) -> Any:
     """Send requests through the limiter."""
     for _ in range(times):
-        request = RequestFactory().get("/", **meta)
-        request.user = user or AnonymousUser()
-        decision = limiter.check(request)
+        decision = limiter.check(request_of(user or AnonymousUser(), **meta))
     return decision
 
 
@@ -132,7 +131,7 @@ def test_one_call_for_all_rules(
     caller = caller_of("user", str(user.pk))
     counters_now(caller)
     before = scripts_run(redis_client)
-    with django_assert_num_queries(3):  # version, assignments with those of groups, entries
+    with django_assert_num_queries(4):  # version, groups, assignments, entries
         assert len(counters_now(caller).counters) == 20
     assert scripts_run(redis_client) == before + 1
 
@@ -208,9 +207,7 @@ def test_a_counter_of_all_callers_is_nobodys_own(add_rule: Callable[..., Rule], 
     assert (caller.is_everybody, caller.digest, caller.rule) == (True, everybody(), "site")
     shown = counters_now(caller).of(caller)
     assert [(each.rule.slug, each.used) for each in shown.counters] == [("site", 1)]
-    out = StringIO()
-    call_command("ratelimit", "caller", "--reference", f"site#{everybody()[:8]}", stdout=out)
-    lines = out.getvalue().splitlines()
+    lines = manage("caller", "--reference", f"site#{everybody()[:8]}").splitlines()
     assert lines[0] == (
         f"all callers together ({everybody()}): they share one counter, so the caller cannot be known from it"
     )
@@ -224,9 +221,26 @@ def test_of_a_request_that_lacks_what_a_rule_counts_by_nobody_is_known(add_rule:
     caller = caller_of("reference", reference(ask()))
     assert (caller.is_nobody, caller.rule) == (True, "org")
     assert counters_now(caller).of(caller).counters == ()
-    out = StringIO()
-    call_command("ratelimit", "caller", "--reference", reference(ask()), stdout=out)
-    first, second = out.getvalue().splitlines()
+    first, second = manage("caller", "--reference", reference(ask())).splitlines()
     assert first == f"requests without what the rule org counts by ({caller.digest}): all of them are rejected"
     assert second.startswith("Rejected by Org (limit now: 5 per hour, sliding window): 2 since ")
     assert second.endswith(f", now: never allowed (org#{caller.digest[:8]})")
+
+
+def test_counters_are_read_by_one_call_for_each_shard_and_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sharded(MemoryEngine):
+        def shard_of(self, charge: Charge) -> int:
+            return int(charge.key[-1]) % 2
+
+        def peek(self, charges: Any, now_us: int | None = None) -> list[Verdict]:
+            asked.append(sorted({self.shard_of(each) for each in charges}))
+            return super().peek(charges, now_us)
+
+    asked: list[list[int]] = []
+    monkeypatch.setattr("django_ratelimiter.backend._engine", Sharded())
+    rule = RuleRecord("export", "Export", "enforce", {})
+    charges = [Charge(f"export:{number}", Limit(5, 60)) for number in range(3_000)]
+    twice = [*charges, charges[2_998]]  # which throttles may share
+    found = read(Counters([Counter(rule, "", LimitRecord(each.limit), each, "") for each in twice]))
+    assert asked == [[0], [1], [0], [1], [0]]
+    assert [each.left for each in found.counters] == [5] * 3_001

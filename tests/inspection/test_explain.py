@@ -13,18 +13,19 @@ from django.test import Client, override_settings
 from django.utils import timezone
 
 from django_ratelimiter import backend
-from django_ratelimiter.engine import MemoryEngine
 from django_ratelimiter.engine.registry import Algorithm
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.explain import Question, QuestionError, explain
 from django_ratelimiter.identity import hash_api_key
+from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.explanation import headline_of, notes_of
 from django_ratelimiter.inspection.question import parse_curl
+from django_ratelimiter.inspection.reset import counters_now
 from django_ratelimiter.inspection.words import tier_in_words
 from django_ratelimiter.management.output import encoded
 from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache, tiers
-from tests.making import MakeRule
+from tests.making import MakeRule, failing, update
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
@@ -271,6 +272,43 @@ def test_an_api_key_may_be_its_hash(make_rule: MakeRule) -> None:
     assert reasons(asked(api_key="invented")) == {"key": "missing"}
 
 
+def key_of(raw: str) -> Any:
+    if raw == "broken":
+        raise LookupError
+    return {"secret": "acme:shop"}.get(raw)
+
+
+def test_a_caller_is_named_as_for_the_report_on_it(make_rule: MakeRule, people: None, settings: Any) -> None:
+    """Each spelling finds the counter and the tier that `ratelimit caller` shows."""
+    Tier.objects.create(slug="free", name="Free", default_for="authenticated")
+    ann = User.objects.get(username="ann")
+    settings.RATELIMITER = {**settings.RATELIMITER, "API_KEY_RESOLVER": f"{__name__}.key_of"}
+    for name in ("api_key", "user", "ip"):
+        make_rule(name, partition_by=[name])
+    hashed = hash_api_key("secret")
+    spelled = {
+        "api_key": ["value:acme:shop", "secret", f"key:{hashed}:acme:shop"],
+        "user": ["ann", str(ann.pk), f"id:{ann.pk}", f"pk:{ann.pk}", "name:ann"],
+        "ip": ["2001:db8::7", "2001:db8::/64"],
+    }
+    for kind, texts in spelled.items():
+        for text in texts:
+            [counter] = [each for each in counters_now(caller_of(kind, text)).counters if each.rule.slug == kind]
+            for question in (Question(path="/hello/", **{kind: text}), asked(ip="", identities={kind: text})):
+                assert counter.key in keys(explain(question)), (kind, text)
+                assert explain(question).tier.slug == counter.tier == ("" if kind == "ip" else "free")
+    for problem, place, given in (
+        ("hash of a key", "api_key", hashed),
+        ("cannot be found out", "api_key", "broken"),
+        ("does not count as an identity", "api_key", "invented"),
+        ("not an IP address", "ip", "nonsense"),
+        ("No user", "identities", {"user": "name:x"}),
+    ):
+        with pytest.raises(QuestionError, match=problem) as caught:
+            explain(asked(**{place: given}))
+        assert caught.value.field == place
+
+
 @pytest.mark.parametrize("field", [("Cookie", "sessionid=abc"), ("Authorization", "Token x")])
 def test_the_user_of_a_pasted_command_is_not_known_unless_it_is_entered(
     make_rule: MakeRule, people: None, field: tuple[str, str]
@@ -292,17 +330,11 @@ def test_a_view_that_gateways_ask_is_said_to_be_one(make_rule: MakeRule) -> None
 def test_without_redis_the_failure_policies_answer(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("closed", failure_policy="closed")
     assert explain(asked()).response.allowed
-
-    class Gone(MemoryEngine):
-        def check(self, *charges: Any, **options: Any) -> Any:
-            raise EngineUnavailable("rejected")
-
-    monkeypatch.setattr(backend, "_engine", Gone())
+    monkeypatch.setattr(backend.get_engine(), "check", failing(EngineUnavailable("rejected")))
     explained = explain(asked())
     assert (explained.response.status, explained.response.degraded) == (503, True)
     assert "rejected" in " ".join(explained.doubts)
-    Rule.objects.update(failure_policy="open")
-    cache.invalidate()
+    update(Rule, failure_policy="open")
     explained = replace(explain(asked()), in_code=("limit",))
     assert headline_of(explained).startswith("Not known, as Redis cannot be reached.")
 

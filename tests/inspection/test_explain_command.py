@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
+from functools import partial
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
 from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import AccessEntry, Tier, TierAssignment
 from django_ratelimiter.rules.stored import storage
-from tests.making import MakeRule
+from tests.making import MakeRule, manage
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.inspection.urls")]
 
-
-def run(*arguments: str, **options: Any) -> str:
-    out = io.StringIO()
-    call_command("ratelimit", "explain", *arguments, stdout=out, **options)
-    return out.getvalue()
+run = partial(manage, "explain")
 
 
 def test_lines_say_what_is_answered_and_why(make_rule: MakeRule, people: None, client: Client) -> None:

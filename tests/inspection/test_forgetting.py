@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from io import StringIO
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, ManagementUtility, call_command
 
 from django_ratelimiter.identity import digest
-from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment, TopPartition, UsageSample
+from django_ratelimiter.models import AccessEntry, CallerUsage, Rule, Tier, TierAssignment, TopPartition, UsageSample
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import storage
 
+from ..making import manage
 from ..test_unreachable import unreachable
 from .test_counters import ask
 
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.django_db
 
 
 def forget(*caller: str) -> str:
-    out = StringIO()
-    call_command("ratelimit", "forget", *caller, stdout=out)
-    return out.getvalue()
+    return manage("forget", *caller)
 
 
 @pytest.fixture
@@ -115,9 +113,7 @@ def test_a_user_that_is_not_known_is_an_error(key: str) -> None:
 @pytest.mark.parametrize("caller", [["ip:192.0.2.7"], ["--ip", "192.0.2.7"], ["--partition", "ip:192.0.2.7"]])
 @pytest.mark.parametrize("subcommand", ["caller", "forget"])
 def test_both_subcommands_name_a_caller_in_the_same_ways(subcommand: str, caller: list[str]) -> None:
-    out = StringIO()
-    call_command("ratelimit", subcommand, *caller, stdout=out)
-    assert digest("ip:192.0.2.7")[:8] in out.getvalue()
+    assert digest("ip:192.0.2.7")[:8] in manage(subcommand, *caller)
 
 
 @pytest.mark.parametrize("subcommand", ["caller", "forget"])
@@ -143,3 +139,12 @@ def test_an_unknown_option_is_told_with_the_usage_of_the_subcommand(
     shown = capsys.readouterr().err
     assert f"usage: manage.py ratelimit {arguments[0]} " in shown
     assert says in shown
+
+
+def test_the_command_removes_the_exact_usage_of_a_caller(user: User) -> None:
+    rows_of_callers = [("user", str(user.pk)), ("ip", str(user.pk)), ("user", "99"), ("", digest(f"user:{user.pk}"))]
+    for identity, value in rows_of_callers:
+        hour = datetime(2026, 11, 27, tzinfo=UTC)
+        CallerUsage.objects.create(rule_slug="export", identity=identity, value=value, hour=hour)
+    assert "usage of callers: 2" in forget(f"user:{user.pk}")
+    assert sorted(CallerUsage.objects.values_list("identity", "value")) == [("ip", str(user.pk)), ("user", "99")]

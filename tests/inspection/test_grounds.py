@@ -71,7 +71,7 @@ def test_a_tier_of_the_projects_own_code_is_given_a_reason(
 ) -> None:
     User.objects.filter(pk=user.pk).update(email=email)
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": f"{__name__}.plan_of"}):
-        found = grounds_of(caller_of("user", str(user.pk)), cache.current_rules())
+        [found] = grounds_of([caller_of("user", str(user.pk))], cache.current_rules())
     assert (found.tier.slug, found.tier.kind) == (slug, kind)
 
 
@@ -134,6 +134,6 @@ def test_agrees_with_what_a_request_gets(rows: Any, plan: str, django_db_setup: 
     caller = caller_of("partition", f"user:{user.pk}|ip:192.0.2.7")
     rules = cache.current_rules()
     with override_settings(RATELIMITER={"CACHE_ALIAS": "ratelimit", "TIER_RESOLVER": "user.first_name"}):
-        real = cache.entitlement_for(rules, caller.user_id, caller.api_key, caller.partition)
-        assert grounds_of(caller, rules).entitlement == real == by_the_docs(written, plan, rules)
+        real = cache.entitlement_for(rules, caller.known.get("user"), caller.api_key, caller.partition)
+        assert grounds_of([caller], rules)[0].entitlement == real == by_the_docs(written, plan, rules)
     assert counters_now(caller).problem == ""

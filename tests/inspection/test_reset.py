@@ -36,6 +36,19 @@ def caller(user: User) -> Caller:
 
 
 @pytest.fixture
+def then(add_rule: AddRule, user: User, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Have a caller blocked by "export", and let something happen at once after each reset."""
+    add_rule("export", ["user"], quota=2)
+    ask(user, 2)
+    reset_now = get_engine().reset
+
+    def happens(act: Callable[[], object]) -> None:
+        monkeypatch.setattr(get_engine(), "reset", lambda charges: (reset_now(charges), act()))
+
+    return happens
+
+
+@pytest.fixture
 def do(operator: User, caller: Caller) -> Do:
     """Reset counters of the caller: `do("export:c60")`; without names, all."""
 
@@ -116,36 +129,17 @@ def test_what_redis_may_have_done_is_logged(add_rule: AddRule, monkeypatch: pyte
 
 
 def test_what_could_not_be_looked_up_afterwards_is_not_said_to_have_taken(
-    add_rule: AddRule, user: User, monkeypatch: pytest.MonkeyPatch, do: Do
+    then: Any, user: User, monkeypatch: pytest.MonkeyPatch, do: Do
 ) -> None:
-    add_rule("export", ["user"], quota=2)
-    ask(user, 2)
-    engine = get_engine()
-    reset_now = engine.reset
-
-    def lost_afterwards(charges: Any) -> None:
-        reset_now(charges)
-        monkeypatch.setattr(engine, "peek", Broken().peek)
-
-    monkeypatch.setattr(engine, "reset", lost_afterwards)
+    then(lambda: monkeypatch.setattr(get_engine(), "peek", Broken().peek))
     text, took = do()
     assert not took
     assert text.endswith("It could not be checked, because Redis does not answer now.")
     assert ask(user).allowed  # it was done
 
 
-def test_who_is_blocked_again_at_once_is_said_to_be(
-    add_rule: AddRule, user: User, monkeypatch: pytest.MonkeyPatch, do: Do
-) -> None:
-    add_rule("export", ["user"], quota=2)
-    ask(user, 2)
-    reset_now = get_engine().reset
-
-    def outpaced(charges: Any) -> None:
-        reset_now(charges)
-        ask(user, 2)
-
-    monkeypatch.setattr(get_engine(), "reset", outpaced)
+def test_who_is_blocked_again_at_once_is_said_to_be(then: Any, user: User, do: Do) -> None:
+    then(lambda: ask(user, 2))
     text, took = do()
     assert text == "Reset 1 counter: export. Still blocked by: export."
     assert not took

@@ -10,8 +10,9 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from django_ratelimiter.engine.call import CallTemplate
-from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
+
+from ..making import make_rule
 
 
 @pytest.mark.django_db(transaction=True)
@@ -31,10 +32,7 @@ def test_templates_go_with_their_version(
     if is_in_memory:
         settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
     with cache.editing(admin_user, "a rule"):
-        rule = Rule.objects.create(
-            slug="all", name="All", mode="enforce", partition_by=["ip"], sync_interval_ms=sync_interval_ms
-        )
-        RuleLimit.objects.create(rule=rule, quota=9_000, window_seconds=60, algorithm="fixed_window")
+        rule = make_rule("all", 9_000, partition_by=["ip"], sync_interval_ms=sync_interval_ms)
 
     def edit(times: int) -> int:
         for number in range(times):

@@ -26,12 +26,12 @@ from django_ratelimiter.engine.redis.connections.transport import Transport
 from django_ratelimiter.exceptions import EngineUnavailable
 from django_ratelimiter.identity import digest
 from django_ratelimiter.limiter import events, fallback
-from django_ratelimiter.models import AccessEntry, Rule, RuleLimit, RuleSetState
+from django_ratelimiter.models import AccessEntry, Rule, RuleSetState
 from django_ratelimiter.rules import cache
 from django_ratelimiter.testing import RulesInForce, assert_limited, override_rules
 from django_ratelimiter.values.digests import whole
 
-from ..making import MakeRule
+from ..making import MakeRule, failing, in_another_process
 from ..pages import PAGES, blocks
 from .test_limiter import Broken
 
@@ -89,11 +89,8 @@ class TestRejections:
     def test_a_failing_receiver_breaks_nothing(
         self, client: Client, ratelimit_rules: RulesInForce, received: Receive, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def fail(**named: Any) -> None:
-            raise RuntimeError("broken on purpose")
-
         ratelimit_rules(ONCE)
-        with receiving(signals.limit_exceeded, fail):
+        with receiving(signals.limit_exceeded, failing(RuntimeError("broken on purpose"))):
             sent = received(signals.limit_exceeded)
             assert_limited(client, "/plain/", after=1)
         assert len(sent) == 1
@@ -426,28 +423,23 @@ class TestVersions:
         cache.current_rules()
         assert len(sent) == 1
 
-    def test_of_other_processes_as_well(self, client: Client, received: Receive) -> None:
-        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
-        RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
+    def test_of_other_processes_as_well(self, client: Client, make_rule: MakeRule, received: Receive) -> None:
+        make_rule("all", 9)
         client.get("/plain/")
         sent = received(signals.rules_changed)
         Rule.objects.update(message="changed elsewhere")
-        cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
-        try:
+        with in_another_process():
             cache.invalidate()
-        finally:
-            cache.connect()
         version = client.get("/plain/").wsgi_request.ratelimit.version
         assert [named["version"] for named in sent] == [version]
 
-    def test_a_receiver_may_decide_requests(self) -> None:
+    def test_a_receiver_may_decide_requests(self, make_rule: MakeRule) -> None:
         decisions = []
 
         def decide(**named: Any) -> None:
             decisions.append(limiter.check(RequestFactory().get("/")))
 
-        rule = Rule.objects.create(slug="all", name="All", mode="enforce")
-        RuleLimit.objects.create(rule=rule, quota=9, window_seconds=60)
+        make_rule("all", 9)
         with receiving(signals.rules_changed, decide):
             assert cache.current_rules().rules
         assert [decision.allowed for decision in decisions] == [True]

@@ -22,7 +22,7 @@ from django_ratelimiter.engine import EngineUnavailable
 from django_ratelimiter.models import AccessEntry, Rule, Tier
 from django_ratelimiter.rules import cache, tiers
 
-from ..making import MakeRule
+from ..making import MakeRule, failing, in_another_process
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -93,13 +93,9 @@ def test_a_warm_limiter_decides_while_the_database_is_away(make_rule: MakeRule, 
     make_rule("per-ip", quota=1, partition_by=["ip"])
     ann = User.objects.create(username="ann")
     limiter.check(ask())
-
-    def away(*args: Any, **kwargs: Any) -> None:
-        raise error("away")
-
     unread = ask()
     unread.user = SimpleLazyObject(lambda: User.objects.get(pk=ann.pk))  # as the authentication middleware does
-    with connection.execute_wrapper(away):
+    with connection.execute_wrapper(failing(error("away"))):
         assert outcomes(unread, ask(user=ann), ask(X_API_Key="key")) == [False, False, False]
 
 
@@ -123,11 +119,8 @@ def test_a_request_that_meets_no_rule_learns_of_a_new_one(make_rule: MakeRule, m
     make_rule("elsewhere", path="/elsewhere/", path_kind="exact")
     assert limiter.check(ask()).results == ()
     Rule.objects.update(path="/")  # as another process would: this one is not told
-    cache.rules_committed.disconnect(dispatch_uid="django_ratelimiter.mark_outdated")
-    try:
+    with in_another_process():
         cache.invalidate()
-    finally:
-        cache.connect()
     cache._state.outdated = False
     met = [bool(limiter.check(ask()).results) for _ in range(4)]
     assert met[-1]
@@ -139,7 +132,7 @@ class Broken:
     def check(self, *args: Any, **kwargs: Any) -> None:
         raise EngineUnavailable("out of reach")
 
-    peek = refund = release = publish = check
+    peek = refund = release = publish = take_usage = check
 
 
 def test_a_closed_rule_keeps_a_local_one_from_spending(make_rule: MakeRule, monkeypatch: pytest.MonkeyPatch) -> None:

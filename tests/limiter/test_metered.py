@@ -12,9 +12,11 @@ from django.test import override_settings
 from django_ratelimiter import limiter
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Algorithm, Charge, Limit
+from django_ratelimiter.engine.coroutines import run_sync
 from django_ratelimiter.exceptions import LimitExceeded
 from django_ratelimiter.signals import quota_reached
 
+from ..counting import sums_of
 from ..making import Clock, MakeRule
 from .test_events import receiving
 from .test_limiter import Broken
@@ -63,6 +65,10 @@ def test_the_cost_at_the_end_is_what_is_spent(
     assert verdict.allowed is (left > 0)
     assert charge.decision.results[0].verdict.remaining == left
     assert left == 10 or not limiter.peek(ask(), cost=left + 1).allowed
+    if not left:
+        with pytest.raises(LimitExceeded, match="rows"):
+            spend(1, ask())
+    assert sums_of(get_engine(), "allowed") == {"rows": (1,)}, "one request"
 
 
 class Crowded:
@@ -165,13 +171,17 @@ class TestStreams:
         assert send(number) == PARTS[:number]
         assert remaining() == [left]
 
-    def test_that_end_within_the_block_are_charged_with_it(self, make_rule: MakeRule, clock: Clock) -> None:
+    def test_that_end_in_the_block_are_charged_and_later_ones_raise(self, make_rule: MakeRule, clock: Clock) -> None:
         make_rule("rows", quota=10)
         with limiter.charge(ask(), cost=8) as charge:
             for part in charge.stream(PARTS, cost=len):
                 if part == "2":
                     break
         assert remaining() == [6]
+        with pytest.raises(RuntimeError, match="inside its block"):
+            next(charge.stream(PARTS, cost=len))
+        with pytest.raises(RuntimeError, match="inside its block"):
+            run_sync(anext(charge.stream(as_they_come(PARTS), cost=len)))
 
     def test_go_on_if_the_cost_of_a_part_is_not_known(
         self, send: Callable[..., Any], caplog: pytest.LogCaptureFixture
@@ -193,14 +203,6 @@ class TestStreams:
         assert left == [2, 2, 2]
         request.close()
         assert remaining() == [2]
-
-
-def test_it_begins_only_if_the_first_cost_passes(spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:
-    make_rule("rows", quota=10)
-    spend(25, ask())
-    with pytest.raises(LimitExceeded, match="rows"):
-        spend(1, ask())
-    assert remaining() == [0]
 
 
 def test_only_what_this_block_was_charged_grows(spend: Callable[..., Any], make_rule: MakeRule, clock: Clock) -> None:
@@ -240,13 +242,6 @@ def test_a_lease_is_the_requests(spend: Callable[..., Any], make_rule: MakeRule,
     assert remaining() == [2]
     request.close()
     assert remaining() == [5]
-
-
-def test_one_request_is_counted(spend: Callable[..., Any], make_rule: MakeRule) -> None:
-    make_rule("rows", quota=10)
-    spend(5, ask())
-    (batch,) = get_engine().take_usage(now_us=2**52)
-    assert [count.allowed for count in get_engine().read_usage(batch)] == [1]
 
 
 def test_quota_that_is_reached_by_the_work_is_signalled(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import Client, RequestFactory, override_settings
+from django.test import Client, override_settings
 
 from django_ratelimiter import limiter
 from django_ratelimiter.decorators import is_ratelimited
@@ -16,7 +16,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import RuleLimit, Tier, TierAssignment
 from django_ratelimiter.rules import cache
 
-from ..making import MakeRule
+from ..making import MakeRule, request_of, update
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls("tests.entry_points.urls")]
 
@@ -84,6 +84,20 @@ def test_each_identity_as_a_request_has_it(
         assert uses_up(client, **sent)
 
 
+def owner_of(raw: str) -> User | None:
+    """An API_KEY_RESOLVER that returns a row."""
+    return User.objects.filter(username=raw).first()
+
+
+def test_a_row_that_the_resolver_returns(client: Client, make_rule: MakeRule, people: None, reset: Reset) -> None:
+    make_rule("r", quota=1, partition_by=["api_key"])
+    own = {"CACHE_ALIAS": "ratelimit", "API_KEY_RESOLVER": f"{__name__}.owner_of"}
+    with override_settings(RATELIMITER=own):
+        for given in (User.objects.get(username="ann"), f"auth.User:{User.objects.get(username='ann').pk}"):
+            assert uses_up(client, headers={"X-API-Key": "ann"})
+            assert reset(api_key=given) == ["r"]
+
+
 def test_a_session(client: Client, make_rule: MakeRule, people: None, reset: Reset) -> None:
     make_rule("r", quota=1, partition_by=["session"])
     client.force_login(User.objects.get(username="ann"))
@@ -120,8 +134,7 @@ def test_counters_under_a_later_version_of_the_rules(
     make_rule("r", quota=1, partition_by=["ip"])
     assert status(client) == 200
     earlier = cache.current_rules()
-    RuleLimit.objects.update(generation=7)
-    cache.invalidate()
+    update(RuleLimit, generation=7)
     assert uses_up(client)
     monkeypatch.setattr("django_ratelimiter.rules.cache._state.rules", earlier)
     assert reset(ip="127.0.0.1") == ["r"]
@@ -132,8 +145,7 @@ def test_counters_under_a_later_version_of_the_rules(
     ("key", "given"), [("ip", {"ip": "127.0.0.1"}), ("user", {"user": 7}), ("user_or_ip", {"user": 7})]
 )
 def test_a_rate_in_code(reset: Reset, key: str, given: dict[str, Any]) -> None:
-    request = RequestFactory().get("/")
-    request.user = User(pk=7)
+    request = request_of(User(pk=7))
 
     def ask() -> bool:
         return is_ratelimited(request, group="g", key=key, rate="1/h", increment=True)

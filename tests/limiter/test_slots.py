@@ -17,7 +17,7 @@ from django_ratelimiter.exceptions import LimitExceeded
 from django_ratelimiter.limiter import io
 from django_ratelimiter.models import RuleLimit, Tier
 
-from ..making import Clock, MakeRule
+from ..making import Clock, MakeRule, failing
 from .test_limiter import Broken
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -235,18 +235,11 @@ async def enter_nowhere() -> None:
 def test_an_interrupted_wait_keeps_no_lease(make_rule: MakeRule, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule("out", scope="stripe", **QUEUE)
     make_rule("one", scope="stripe", **LEASES)
-
-    def interrupt(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    async def cancel(seconds: float) -> None:
-        raise asyncio.CancelledError
-
     with limiter.slot("stripe"):
         pass
     with monkeypatch.context() as patched:
-        patched.setattr(io, "sleep", interrupt)
-        patched.setattr(io, "asleep", cancel)
+        patched.setattr(io, "sleep", failing(KeyboardInterrupt()))
+        patched.setattr(io, "asleep", failing(asyncio.CancelledError()))
         with pytest.raises(KeyboardInterrupt), limiter.slot("stripe"):
             raise AssertionError
         with pytest.raises(asyncio.CancelledError):

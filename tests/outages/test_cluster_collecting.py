@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db.models import Sum
-from django.test import Client
 from django.test.utils import override_settings
 from django.urls import reverse
 
@@ -25,6 +24,7 @@ from django_ratelimiter.rules import cache as rules_cache
 from django_ratelimiter.rules.stored import published
 from example_project.demo.admin_client import Form
 from tests.clusters import Cluster, ServerWith, until
+from tests.making import client_of, manage
 from tests.system.test_saves import NOT_IN_FORCE
 
 from .bare_cluster import alias
@@ -68,13 +68,6 @@ def is_reached(charge: Charge) -> bool:
     return True
 
 
-def collect(**options: Any) -> str:
-    """What the command says."""
-    out = StringIO()
-    call_command("ratelimit", "collect", stdout=out, stderr=out, **options)
-    return out.getvalue()
-
-
 def collected() -> dict[str, int]:
     """What the buckets hold, by rule; the same at each granularity."""
     rows = UsageBucket.objects.order_by().values("granularity", "rule_slug").annotate(calls=Sum("allowed"))
@@ -100,12 +93,12 @@ def test_what_the_other_nodes_hold_is_collected(cluster: Cluster, caplog: pytest
     count_everywhere(cluster)
     cluster.servers[1].kill()
     with caplog.at_level(logging.WARNING, "django_ratelimiter"):
-        collect()
+        manage("collect", stderr=StringIO())
     assert collected() == {"at-0": 7, "at-2": 7}
     assert any("shards cannot be collected now" in text for text in caplog.messages)
     cluster.revive()
     for _ in range(2):
-        collect()
+        manage("collect", stderr=StringIO())
         assert collected() == {"at-0": 7, "at-1": 7, "at-2": 7}
 
 
@@ -124,10 +117,10 @@ def test_a_node_that_dies_between_two_steps_costs_no_count_and_doubles_none(
 
     monkeypatch.setattr(engine(), step, die)
     with pytest.raises(CommandError, match="Redis cannot be reached now"):
-        collect()
+        manage("collect", stderr=StringIO())
     cluster.revive()
     for _ in range(2):
-        collect()
+        manage("collect", stderr=StringIO())
         assert collected() == {"at-0": 7, "at-1": 7, "at-2": 7}
 
 
@@ -149,7 +142,7 @@ def test_rules_are_saved_and_in_force_but_for_the_shards_of_a_node_that_is_away(
     assert held == {server: {text(now)} for server in cluster.servers if server is not gone}
     assert all(is_stale(cluster, server, before) for server in cluster.servers)
     assert {published.held() for _ in range(64)} == {published.Held.OURS}, "each asks the next shard"
-    collect()
+    manage("collect", stderr=StringIO())
     assert versions(cluster) == {server: {text(now)} for server in cluster.servers}
     assert NOT_IN_FORCE not in save(rule, quota=8)
 
@@ -178,8 +171,7 @@ def is_stale(cluster: Cluster, server: ServerWith, version: Any) -> bool:
 
 def save(rule: Rule, quota: int) -> str:
     """Change the quota in the admin: the page that follows."""
-    client = Client()
-    client.force_login(get_user_model().objects.create_superuser(f"editor-{quota}"))
+    client = client_of(get_user_model().objects.create_superuser(f"editor-{quota}"))
     path = reverse("admin:django_ratelimiter_rule_change", args=[rule.pk])
     fields = Form(client.get(path).content.decode(), "rule_form").fields
     return client.post(path, {**fields, "limits-0-quota": quota, "_save": "Save"}, follow=True).content.decode()

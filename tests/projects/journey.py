@@ -165,10 +165,9 @@ class Journey:
         for table in TABLES:
             rule = "&rule=hello" if table == "top" else ""
             rows = list(csv.DictReader(io.StringIO(self.see(f"{base}{table}.csv?period=7d{rule}"))))
-            data = self.operator.get(f"{base}{table}.json?period=7d{rule}").json()
-            assert len(data[table]) == len(rows) > 0, table
+            assert rows, table
             if table in ("totals", "series"):
-                assert sum(row["allowed"] for row in data[table]) == 10
+                assert sum(int(row["allowed"]) for row in rows) == 10
 
     def read_api(self) -> None:
         """Read one's own limits by the API."""

@@ -27,6 +27,7 @@ from django_ratelimiter.rules.stored.history.back import (
 )
 from django_ratelimiter.rules.stored.history.changes import Change, FieldChange, diff, summary
 
+from ..making import update
 from .build import rule_data, snapshot
 from .rows import make_rule
 
@@ -150,15 +151,24 @@ def stored() -> Version:
     return storage.committed_version()
 
 
+@pytest.fixture
+def rule() -> Rule:
+    return make()
+
+
+@pytest.fixture
+def version(rule: Rule) -> Version:
+    """One of this rule alone."""
+    return stored()
+
+
 def back_to(version: Version) -> Version:
     return bring_back(version, storage.committed_version(), reason="because")
 
 
 class TestVersion:
-    def test_a_change_in_the_last_moment_stops_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_change_in_the_last_moment_stops_it(self, monkeypatch: pytest.MonkeyPatch, version: Version) -> None:
         """Another editor held the lock while the way back was being planned."""
-        make()
-        version = stored()
         make("b")
         seen = stored()
         way = plan_back(version)
@@ -176,11 +186,11 @@ class TestVersion:
 
     @pytest.mark.parametrize(
         ("column", "value", "says"),
-        [("path", "relative", "a: Path: Choose how the path is matched"), ("cost", 0, "rejects it")],
+        [("path", "relative", "a: Path: Choose how .* path_kind: exact, prefix, route."), ("cost", 0, "rejects it")],
     )
-    def test_one_that_cannot_be_enforced_any_more_changes_nothing(self, column: str, value: Any, says: str) -> None:
-        rule = make()
-        version = stored()
+    def test_one_that_cannot_be_enforced_any_more_changes_nothing(
+        self, column: str, value: Any, says: str, rule: Rule, version: Version
+    ) -> None:
         row = RuleSetVersion.objects.get(number=version.number)
         row.snapshot["rules"][0][column] = value
         row.save()
@@ -190,9 +200,7 @@ class TestVersion:
             back_to(version)
         assert (storage.committed_version(), Rule.objects.count()) == (latest, 0)
 
-    def test_one_of_an_earlier_release_lacks_columns(self) -> None:
-        rule = make()
-        version = stored()
+    def test_one_of_an_earlier_release_lacks_columns(self, rule: Rule, version: Version) -> None:
         row = RuleSetVersion.objects.get(number=version.number)
         for name in ("count_refusals", "charge_when", "sync_interval_ms"):
             del row.snapshot["rules"][0][name]
@@ -224,23 +232,17 @@ class TestCounters:
         return RuleLimit.objects.get().generation
 
     def reset(self) -> None:
-        RuleLimit.objects.all().update(generation=self.generation() + 1)
-        cache.invalidate()
+        update(RuleLimit, generation=self.generation() + 1)
 
-    def test_a_reset_alone_is_nothing_to_bring_back(self) -> None:
-        make()
-        version = stored()
+    def test_a_reset_alone_is_nothing_to_bring_back(self, version: Version) -> None:
         self.reset()
         with pytest.raises(NothingToBringBack):
             back_to(version)
         assert self.generation() == 1
 
-    def test_a_window_that_comes_back_goes_on_with_what_it_had_counted(self) -> None:
+    def test_a_window_that_comes_back_goes_on_with_what_it_had_counted(self, version: Version) -> None:
         """Those requests were made within the window; to forget them would allow twice the quota."""
-        make()
-        version = stored()
-        RuleLimit.objects.update(window_seconds=3600)
-        cache.invalidate()
+        update(RuleLimit, window_seconds=3600)
         back_to(version)
         assert (RuleLimit.objects.get().window_seconds, self.generation()) == (60, 0)
 
@@ -248,8 +250,7 @@ class TestCounters:
         rule = make()
         RuleLimit.objects.create(rule=rule, algorithm="token_bucket", quota=9, window_seconds=60, generation=3)
         version = stored()
-        RuleLimit.objects.update(quota=1)
-        cache.invalidate()
+        update(RuleLimit, quota=1)
         back_to(version)
         limits = RuleLimit.objects.order_by("pk").values_list("algorithm", "quota", "generation")
         assert list(limits) == [("fixed_window", 5, 0), ("token_bucket", 9, 3)]
@@ -285,9 +286,7 @@ class TestChanges:
 
 
 class TestTiers:
-    def test_a_tier_with_assignments_stays(self) -> None:
-        make()
-        version = stored()
+    def test_a_tier_with_assignments_stays(self, version: Version) -> None:
         tier = Tier.objects.create(slug="pro", name="Pro", default_for="anonymous")
         Tier.objects.create(slug="empty", name="Empty")
         RuleLimit.objects.create(rule=make("b"), tier=tier, quota=5, window_seconds=60)
@@ -311,35 +310,27 @@ class TestTiers:
 
 
 class TestRulesThatCannotBeEnforced:
-    def test_one_of_now_stays_as_it_is(self) -> None:
-        make()
-        version = stored()
+    def test_one_of_now_stays_as_it_is(self, version: Version) -> None:
         make("b")
         make("bad")
-        Rule.objects.filter(slug="bad").update(path_kind="exact", path="relative")
-        cache.invalidate()
+        update(Rule.objects.filter(slug="bad"), path_kind="exact", path="relative")
         way = plan_back(version)
         assert way is not None
         assert way.notes[-1] == "Rules that cannot be enforced now stay as they are, not in force: bad."
         back_to(version)
         assert sorted(Rule.objects.values_list("slug", flat=True)) == ["a", "bad"]
 
-    def test_one_that_could_be_then_is_mended(self) -> None:
-        rule = make()
-        version = stored()
-        Rule.objects.update(path_kind="exact", path="relative")
-        cache.invalidate()
+    def test_one_that_could_be_then_is_mended(self, rule: Rule, version: Version) -> None:
+        update(Rule, path_kind="exact", path="relative")
         back_to(version)
         assert snapshot_of_rows()["left_out"] == []
         assert Rule.objects.get().pk == rule.pk
 
     def test_one_that_could_not_be_then_is_switched_off(self) -> None:
         make()
-        Rule.objects.update(path_kind="exact", path="relative")
-        cache.invalidate()
+        update(Rule, path_kind="exact", path="relative")
         version = stored()
-        Rule.objects.update(path="/absolute/")
-        cache.invalidate()
+        update(Rule, path="/absolute/")
         back_to(version)
         assert (Rule.objects.get().mode, Rule.objects.get().path) == ("off", "/absolute/")
 
@@ -355,14 +346,11 @@ class TestRequests:
         rule = make(quota=2, window_seconds=86_400)
         version = storage.committed_version()
         assert self.statuses(3) == [200, 200, 429]
-        RuleLimit.objects.update(generation=1)
-        cache.invalidate()
-        RuleLimit.objects.update(window_seconds=3_600)
-        cache.invalidate()
+        update(RuleLimit, generation=1)
+        update(RuleLimit, window_seconds=3_600)
         back_to(version)
         assert self.statuses(3) == [200, 200, 429]
-        RuleLimit.objects.update(generation=2)
-        cache.invalidate()
+        update(RuleLimit, generation=2)
         rule.delete()
         back_to(version)
         assert self.statuses(3) == [200, 200, 429]

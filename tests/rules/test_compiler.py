@@ -79,6 +79,7 @@ def test_writes_what_a_rule_set_is_built_from(rules: tuple[Rule, Rule]) -> None:
         "owner": "admin",
         "charge_when": "any",
         "count_refusals": False,
+        "exact_usage": False,
         "sync_interval_ms": None,
         "limits": [
             limit("free", quota=10, window_seconds="60.000000"),

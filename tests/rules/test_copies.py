@@ -27,6 +27,7 @@ from django_ratelimiter.rules.stored import published, storage, versions
 from django_ratelimiter.usage.collector.collect import collect
 
 from ..limiter.test_limiter import Broken
+from ..making import failing, request_of, save
 from .rows import held, make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,15 +57,12 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def begin_away(begin: Callable[[], None]) -> Begin:
     """Begin a process whose queries fail until the block ends. known: it is the process of before."""
 
-    def fail(*_query: Any) -> None:
-        raise OperationalError("away")
-
     @contextmanager
     def begin_away(*, known: bool = False) -> Iterator[None]:
         if not known:
             begin()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("django.db.backends.utils.CursorWrapper.execute", fail)
+            patch.setattr("django.db.backends.utils.CursorWrapper.execute", failing(OperationalError("away")))
             yield
 
     return begin_away
@@ -103,10 +101,8 @@ class TestProcessWithoutDatabase:
         gold, ann = Tier.objects.create(slug="gold", name="Gold", rank=1), User.objects.create(username="ann")
         make_rule(partition_by=["user"])
         TierAssignment.objects.create(tier=gold, user=ann)
-        request = RequestFactory().get("/")
-        request.user = ann
         with begin_away():
-            decision = limiter.check(request)
+            decision = limiter.check(request_of(ann))
         assert decision.degraded
         assert [str(each.tier) for each in decision.results] == ["free"]
 
@@ -270,8 +266,7 @@ class TestWriting:
         def commit_meanwhile() -> Any:
             if not committed:
                 committed.append(1)
-                limit.quota = 9
-                limit.save()
+                save(limit, quota=9)
             return rows()
 
         monkeypatch.setattr(storage, "access_entries", commit_meanwhile)
@@ -283,10 +278,7 @@ class TestWriting:
     def test_a_save_stands_if_it_cannot_be_written(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def fail(_text: str) -> None:
-            raise EngineUnavailable("READONLY")
-
-        monkeypatch.setattr(get_engine(), "write_rules", fail, raising=False)
+        monkeypatch.setattr(get_engine(), "write_rules", failing(EngineUnavailable("READONLY")), raising=False)
         make_rule()
         assert held() == storage.committed_version()
         assert not versions.last_publish_failed()

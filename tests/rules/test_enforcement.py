@@ -17,9 +17,9 @@ from django_ratelimiter.decision import NOTHING_TO_DECIDE, Decision
 from django_ratelimiter.models import AccessEntry, Rule, RuleSetState, RuleSetVersion
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
-from django_ratelimiter.signals import rules_committed
 
 from ..limiter.test_limiter import Broken
+from ..making import failing, in_another_process
 from .rows import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -144,13 +144,8 @@ def test_process_in_memory_reads_the_rules_again_when_they_are_old(now: list[flo
     """Without Redis in the settings, nobody tells it what another process has saved."""
     settings.RATELIMITER = {**settings.RATELIMITER, "CACHE_ALIAS": None}
     assert [ask().allowed for _ in range(2)] == [True, False]
-    uid = "django_ratelimiter.mark_outdated"  # as in another process
-    receiver = next(each for key, each, *_ in rules_committed.receivers if key[0] == uid)
-    rules_committed.disconnect(dispatch_uid=uid)
-    try:
+    with in_another_process():
         cache.switch_enforcement(False)
-    finally:
-        rules_committed.connect(receiver(), dispatch_uid=uid)
     for seconds, allowed in ((0, False), (9.9, False), (0.2, False), (0, True)):  # that request finds that they are old
         now[0] += seconds
         assert ask().allowed is allowed
@@ -246,9 +241,6 @@ class TestCommand:
         assert "RATELIMITER['ENABLED'] is False" in manage("on")[1]
 
     def test_without_the_database_it_names_the_setting(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail() -> bool:
-            raise OperationalError("away")
-
-        monkeypatch.setattr(storage, "enforcement_enabled", fail)
+        monkeypatch.setattr(storage, "enforcement_enabled", failing(OperationalError("away")))
         with pytest.raises(CommandError, match=r"ENABLED.*away"):
             manage("off")

@@ -6,7 +6,6 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from io import StringIO
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import redis
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
@@ -36,6 +35,7 @@ from django_ratelimiter.usage.collector.alerts import Thresholds
 from django_ratelimiter.usage.collector.collect import run
 from example_project.redis_server import RedisServer
 from tests.engine.slow import SlowProxy
+from tests.making import failing, manage, save
 
 from .rows import held, make_rule
 
@@ -43,13 +43,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 EXPLAIN = ("explain", "GET", "/hello/")
 KNOWN = ("caller", "--partition", "user:42")
-
-
-def manage(*words: str) -> str:
-    """What a command writes."""
-    out = StringIO()
-    call_command("ratelimit", *words, stdout=out)
-    return out.getvalue()
 
 
 def another_namespace(settings: Any, client: redis.Redis) -> None:
@@ -222,17 +215,12 @@ class TestTurns:
 
 def test_redis_out_of_reach_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule()
-    calls = []
-
-    def fail(*_args: Any, **_options: Any) -> None:
-        calls.append(1)
-        raise EngineUnavailable("made to fail")
-
+    fail = failing(EngineUnavailable("made to fail"))
     with monkeypatch.context() as patch:
         patch.setattr(RedisEngine, "check", fail)
         with pytest.raises(EngineUnavailable):
             published.held()
-        assert len(calls) == 3
+        assert fail.call_count == 3
         with pytest.raises(CommandError, match="Redis could not be reached"):
             manage("off")
     assert not cache.enforcement_enabled()
@@ -255,8 +243,7 @@ def test_rules_saved_during_an_outage_hold_when_redis_is_back(
     # Another process saves, and Redis does not hear of it.
     monkeypatch.setattr(cache, "_state", cache._State())
     monkeypatch.setattr(engine, "publish", lambda version: None)
-    limit.quota = 60
-    limit.save()
+    save(limit, quota=60)
     monkeypatch.setattr(cache, "_state", before)
     monkeypatch.setattr(engine, "publish", publish)
     before.outdated = False
@@ -287,8 +274,7 @@ def test_a_version_that_a_moved_address_lacks_is_published_there(
         assert not adecide().degraded
         address.server_port = new.port
         assert not adecide().degraded
-        limit.quota = 60
-        limit.save()
+        save(limit, quota=60)
         (result,) = adecide().results
         assert result.limit.quota == 60
 
@@ -298,11 +284,7 @@ def test_a_version_that_is_never_there_is_not_called_replaced(
 ) -> None:
     make_rule()
     engine: Any = backend.get_engine()
-
-    def missing(*_arguments: Any, **_options: Any) -> None:
-        raise StaleRules(None)
-
-    monkeypatch.setattr(engine, "check", missing)
+    monkeypatch.setattr(engine, "check", failing(StaleRules(None)))
     assert limiter.check(RequestFactory().get("/")).degraded
     assert "Redis held no version of the rules" in caplog.text
     assert "replaced" not in caplog.text

@@ -38,7 +38,7 @@ def test_a_new_policy_does_what_it_states(monkeypatch: pytest.MonkeyPatch, rejec
     decision = decide([result], NO_VERSION, degraded=True)
     assert result.rejects is decision.unavailable is rejects
     assert decision.allowed is result.passes is not rejects
-    assert prometheus._labels(result)[2] == ("rejected" if rejects else "allowed")
+    assert prometheus._labels(result, is_rejected=rejects)[2] == ("rejected" if rejects else "allowed")
 
 
 def test_a_policy_that_nobody_has_described_is_in_no_rule() -> None:

@@ -22,6 +22,7 @@ from django_ratelimiter.models import Rule, RuleLimit, RuleSetState, RuleSetVers
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
 
+from ..making import failing, save, update
 from .rows import held, make_rule
 from .test_versions import quota_in_force
 
@@ -144,13 +145,11 @@ def test_rules_that_are_read_between_two_edits_are_not_kept_for_the_second() -> 
     with transaction.atomic():
         rule = make_rule(quota=3)
         with transaction.atomic():
-            rule.limits.update(quota=4)
-            cache.invalidate()
+            update(rule.limits, quota=4)
             assert cache.current_rules().rules[0].limits[None][0].limit.quota == 4
             transaction.set_rollback(True)
         assert cache.current_rules().rules[0].limits[None][0].limit.quota == 3
-        rule.limits.update(quota=6)
-        cache.invalidate()
+        update(rule.limits, quota=6)
         assert cache.current_rules().rules[0].limits[None][0].limit.quota == 6
     assert quota_in_force() == 6
 
@@ -174,12 +173,9 @@ class TestKilledAfterTheCommit:
         assert quota_in_force() == 5
         before = storage.committed_version()
 
-        def die() -> None:
-            raise SystemExit
-
         @transaction.atomic
         def edit() -> None:
-            transaction.on_commit(die)  # Django drops the callbacks behind it
+            transaction.on_commit(failing(SystemExit()))  # Django drops the callbacks behind it
             RuleLimit.objects.get().delete()
             make_rule("second", quota=7)
 
@@ -264,11 +260,7 @@ class TestRowsThatCannotBeCompiled:
     def broken(self, monkeypatch: pytest.MonkeyPatch) -> None:
         make_rule(quota=5)
         assert quota_in_force() == 5
-
-        def fail(rows_as: Any) -> Any:
-            raise ValueError("unreadable")
-
-        monkeypatch.setattr(storage, "snapshot_of_rows", fail)
+        monkeypatch.setattr(storage, "snapshot_of_rows", failing(ValueError("unreadable")))
 
     def test_editing_is_rejected(self) -> None:
         before = storage.committed_version()
@@ -289,11 +281,8 @@ class TestRowsThatCannotBeCompiled:
 
 
 def test_a_snapshot_that_cannot_be_stored_is_read_from_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*given: Any) -> None:
-        raise OperationalError("away")
-
     with monkeypatch.context() as patch, transaction.atomic():
-        patch.setattr(versions, "_store", fail)
+        patch.setattr(versions, "_store", failing(OperationalError("away")))
         make_rule(quota=3)
         transaction.on_commit(patch.undo)
     assert held() == storage.committed_version()
@@ -321,8 +310,7 @@ def test_a_dump_of_the_whole_app_is_in_force_once_it_is_loaded(tmp_path: Path, c
     call_command("dumpdata", "django_ratelimiter", output=dump, verbosity=0)
     rule = Rule.objects.get()
     for name in ("later", "latest"):
-        rule.name = name
-        rule.save()
+        save(rule, name=name)
     with transaction.atomic():
         RuleSetState.objects.update(epoch=RuleSetState.objects.get().epoch + 1_000)
         RuleLimit.objects.all().delete()

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from io import StringIO
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
-from django.core.management import call_command
 from django.db import IntegrityError, transaction
-from django.test import Client, RequestFactory
+from django.test import Client
 
 from django_ratelimiter import backend, limiter
 from django_ratelimiter.engine import Limit, MemoryEngine
@@ -30,7 +28,7 @@ from django_ratelimiter.rules.tiers import NO_PLAN, assigned, granted
 from tests.reference import calendar_window
 
 from ..limiter.test_limiter import Broken
-from ..making import Clock, make_rule
+from ..making import Clock, client_of, make_rule, manage, request_of
 from .build import limit_data, rule_data, snapshot
 
 MONTH = {"window_seconds": None, "calendar": "month"}
@@ -140,9 +138,7 @@ def test_rules_without_months_have_one_template_for_all(ann: User, settings: Any
     settings.RATELIMITER = {**settings.RATELIMITER, "TIER_RESOLVER": f"{__name__}.plan_of"}
     make_rule("minutes", partition_by=["user"])
     for user in (ann, User.objects.create(username="bob")):
-        request = RequestFactory().get("/")
-        request.user = user
-        limiter.check(request)
+        limiter.check(request_of(user))
     assert len(cache.current_rules().kept) == 1
 
 
@@ -189,9 +185,7 @@ class TestEverywhere:
             assert datetime.fromisoformat(told["resets_at"]) == moment
             [rule] = explain(Question(path="/hello/", user=user.username)).rules
             assert [each.verdict.reset_after for each in rule.counters] == [after]
-            out = StringIO()
-            call_command("ratelimit", "caller", "--user", user.username, "--json", stdout=out)
-            report = json.loads(out.getvalue())
+            report = json.loads(manage("caller", "--user", user.username, "--json"))
             [counter] = report["counters"]
             assert (counter["used"], datetime.fromisoformat(counter["full_at"])) == (1, moment)
             zone, begins_at = (own.timezone or "", "09:00" if own.starts_at else "") if user is ann else ("", "")
@@ -202,8 +196,7 @@ class TestEverywhere:
     def test_a_reset_and_an_outage_are_of_the_same_month(
         self, own: Anchor, ann: User, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        client = Client()
-        client.force_login(ann)
+        client = client_of(ann)
         assert client.get("/hello/")["X-RateLimit-Remaining"] == "299"
         assert limiter.reset(user=ann) == ["calls"]
         assert client.get("/hello/")["X-RateLimit-Remaining"] == "299"
@@ -219,8 +212,7 @@ class TestEverywhere:
         today = datetime.now(UTC)
         own = Anchor((today + timedelta(days=9)).day)
         TierAssignment.objects.create(tier=free, user=ann, anchor_day=own.day)
-        client = Client()
-        client.force_login(ann)
+        client = client_of(ann)
         month = Limit(300, algorithm="fixed_window", calendar="month").anchored(own)
         end = calendar_window(month, int(today.timestamp() * 1_000_000))[1] // 1_000_000
         for used in (1, 2, 3):
@@ -233,8 +225,7 @@ class TestEverywhere:
     ) -> None:
         monthly(path_kind="prefix", path="/hello/")
         assignment = TierAssignment.objects.create(tier=free, user=ann, anchor_day=15)
-        client = Client()
-        client.force_login(ann)
+        client = client_of(ann)
         left = []
         for day in (15, 20, None, 15):
             TierAssignment.objects.filter(pk=assignment.pk).update(anchor_day=day)

@@ -133,7 +133,7 @@ class TestAnswers:
         monkeypatch.setattr(f"{__name__}.answer", returned)
         with resolver("plan_of"):
             assert entitlement(ann) == Entitlement(RULES.tiers[expected], anchor=anchor)
-            assert tiers.tier_for(RULES, str(ann.pk), None) is RULES.tiers[expected]
+            assert tiers.entitlement_for(RULES, str(ann.pk), None).tier is RULES.tiers[expected]
 
     @pytest.mark.parametrize(
         "returned",
@@ -176,7 +176,7 @@ class TestPaths:
     def test_read_the_user(self, ann: User) -> None:
         with resolver("user.first_name"):
             assert (tier(ann), tier()) == ("pro", "guest")
-            assert tiers.tier_for(RULES, str(ann.pk), None) is RULES.tiers["pro"]  # from the database
+            assert tiers.entitlement_for(RULES, str(ann.pk), None).tier is RULES.tiers["pro"]  # from the database
 
     def test_read_the_user_that_a_framework_has_returned(self, ann: User) -> None:
         made = SimpleNamespace(META={}, user=AnonymousUser(), auth=ann)

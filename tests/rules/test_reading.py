@@ -27,6 +27,7 @@ from django_ratelimiter.rules.stored import published, storage, tables
 from django_ratelimiter.rules.ttl_cache import NoAnswer
 
 from ..limiter.test_limiter import Broken
+from ..making import update
 from .rows import make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,8 +67,7 @@ def rules(monkeypatch: pytest.MonkeyPatch, settings: Any) -> RuleSet:
     cache.access_list()
     make_rule(quota=5)
     rules = cache.current_rules()
-    RuleLimit.objects.update(quota=7)
-    cache.invalidate()
+    update(RuleLimit, quota=7)
     cache.mark_confirmed(rules)
     monkeypatch.setattr(
         "django_ratelimiter.rules.cache._state.outdated", False

@@ -27,6 +27,7 @@ from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import cache, inline, tiers, ttl_cache
 from django_ratelimiter.rules.stored import storage, tables
 
+from ..making import failing
 from .rows import make_rule
 
 ROOT = Path(__file__).parents[2]
@@ -143,10 +144,7 @@ def test_migrating_in_this_process_is_noticed_at_once(missing: set[str], time: T
 def test_a_database_that_is_down_is_not_one_without_tables(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*table: object) -> bool:
-        raise OperationalError("could not connect")
-
-    monkeypatch.setattr(tables, "_has_table", fail)
+    monkeypatch.setattr(tables, "_has_table", failing(OperationalError("could not connect")))
     get_engine().publish(Version(7, 1_700_000_000_000))
     decision = limiter.check(ask(), extra=[extra()])
     assert decision.degraded  # its rules may be stale, and the failure policies decide

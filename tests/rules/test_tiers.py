@@ -81,7 +81,7 @@ class TestWhichAssignment:
         assert entitlement_for(rules, str(user.pk), None) == Entitlement(rules.tiers["pro"])
         assign("partner")
         assert entitlement_for(rules, str(user.pk), HASH) == Entitlement(rules.tiers["partner"])
-        assert tiers.tier_for(rules, str(user.pk), HASH) == rules.tiers["partner"]
+        assert tiers.entitlement_for(rules, str(user.pk), HASH).tier == rules.tiers["partner"]
 
     def test_an_ended_assignment_leaves_the_key_known(self, rules: RuleSet, assign: Assign) -> None:
         assign("pro", (None, -1))

@@ -22,6 +22,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, tables, uncommitted, versions
 from django_ratelimiter.usage.collector.collect import collect
 
+from ..making import save
 from .rows import held, make_rule
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -113,8 +114,7 @@ def test_others_decide_by_the_old_rules_until_the_commit_and_ask_nobody(
 ) -> None:
     before = held()
     with transaction.atomic():
-        limit.quota = 90
-        limit.save()
+        save(limit, quota=90)
         assert [quota_of(ask()), quota_of(async_to_sync(limiter.acheck)(RequestFactory().get("/")))] == [90, 90]
         assert held() == before
         calls.clear()
@@ -134,8 +134,7 @@ def test_a_number_that_a_savepoint_has_taken_and_given_back_reaches_nobody(limit
     asked.clear()
     with transaction.atomic():
         with transaction.atomic():
-            limit.quota = 90
-            limit.save()
+            save(limit, quota=90)
             assert quota_of(ask()) == 90
             transaction.set_rollback(True)
         assert quota_of(ask()) == 50
@@ -171,8 +170,7 @@ def test_a_decision_by_uncommitted_rules_confirms_none(limit: RuleLimit) -> None
 def test_a_process_that_counts_by_itself_tells_of_no_uncommitted_version(limit: RuleLimit, interval: int) -> None:
     before = held()
     with transaction.atomic():
-        limit.rule.sync_interval_ms = interval
-        limit.rule.save()
+        save(limit.rule, sync_interval_ms=interval)
         for _ in range(3):
             assert ask().allowed
         assert held() == before
@@ -184,8 +182,7 @@ def test_remembered_rejections_tell_of_no_uncommitted_version(limit: RuleLimit, 
     settings.RATELIMITER = {**settings.RATELIMITER, "DENIAL_MEMORY": 60}
     before = held()
     with transaction.atomic():
-        limit.quota = 1
-        limit.save()
+        save(limit, quota=1)
         assert [ask().allowed for _ in range(3)] == [False, False, False]
         assert held() == before
         transaction.set_rollback(True)
@@ -196,8 +193,7 @@ def test_nothing_that_publishes_again_publishes_an_uncommitted_version(limit: Ru
     before = held()
     with transaction.atomic():
         with TestCase.captureOnCommitCallbacks(execute=True):
-            limit.quota = 90
-            limit.save()
+            save(limit, quota=90)
             cache.switch_enforcement(True)  # it is on; this publishes once more
         assert cache.republish()
         assert held() == before
@@ -208,11 +204,9 @@ def test_nothing_that_publishes_again_publishes_an_uncommitted_version(limit: Ru
 
 def test_an_edit_after_publishing_again_is_part_of_the_version(limit: RuleLimit) -> None:
     with transaction.atomic():
-        limit.quota = 90
-        limit.save()
+        save(limit, quota=90)
         assert cache.republish()
-        limit.quota = 91
-        limit.save()
+        save(limit, quota=91)
     assert quota_of(ask()) == 91
 
 
@@ -227,8 +221,7 @@ def test_nor_does_collecting_in_a_test_case(limit: RuleLimit) -> None:
 def test_a_flushed_engine_is_told_of_nothing_uncommitted(limit: RuleLimit) -> None:
     before = held()
     with transaction.atomic():
-        limit.quota = 90
-        limit.save()
+        save(limit, quota=90)
         get_engine()._client.flushdb()  # type: ignore[attr-defined]
         assert quota_of(ask()) == 90
         stale = cache.reload(StaleRules(None), cache.current_rules())

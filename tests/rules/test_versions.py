@@ -19,7 +19,7 @@ from django_ratelimiter.exceptions import RulesUnavailable
 from django_ratelimiter.models import RuleLimit, RuleSetState, RuleSetVersion, Tier
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.stored import storage, versions
-from tests.making import calls_of
+from tests.making import calls_of, failing, save, update
 
 from .rows import held, make_rule
 
@@ -62,17 +62,16 @@ MOST_FILES = 30
 def test_the_save_of_a_rule_meets_few_files(with_limits: bool) -> None:
     rule = make_rule(partition_by=["ip"], path_kind="prefix", path="/api/")
 
-    def save() -> None:
+    def edit() -> None:
         rule.priority += 1
         with transaction.atomic() if with_limits else nullcontext():
             rule.save()
             for limit in rule.limits.all() if with_limits else ():
-                limit.quota = rule.priority
-                limit.save()
+                save(limit, quota=rule.priority)
 
-    save()
+    edit()
     before = held()
-    met = {name.partition(":")[0] for name in calls_of(save)}
+    met = {name.partition(":")[0] for name in calls_of(edit)}
     assert held() == storage.committed_version() != before
     assert {"models/rules.py", "rules/stored/versions.py", "engine/redis/engine.py"} < met
     assert len(met) <= MOST_FILES, " ".join(sorted(met))
@@ -106,13 +105,11 @@ class TestNothingChanged:
         with transaction.atomic():
             with cache.editing():
                 rule.save()
-            limit.quota = 6
-            limit.save()
+            save(limit, quota=6)
             with cache.editing(summary="holds what came before it in the transaction"):
                 rule.save()
             with cache.editing():
-                limit.quota = 7
-                limit.save()
+                save(limit, quota=7)
             with cache.editing():
                 rule.save()
         assert stored() == [*before, before[-1] + 2, before[-1] + 3]
@@ -123,8 +120,7 @@ class TestNothingChanged:
             rule.save()
             raise DatabaseError
         assert storage.committed_version().number == stored()[-1]
-        limit.quota = 8
-        limit.save()
+        save(limit, quota=8)
         assert (stored()[-1], quota_in_force()) == (before[-1] + 4, 8)
 
     def test_invalidate_always_makes_one(self) -> None:
@@ -138,11 +134,9 @@ class TestNothingChanged:
 
     def test_a_rule_that_cannot_be_enforced_may_have_changed(self) -> None:
         rule = make_rule()
-        RuleLimit.objects.update(algorithm="magic")
-        cache.invalidate()
+        update(RuleLimit, algorithm="magic")
         before = stored()
-        rule.message = "No snapshot holds this."
-        rule.save()
+        save(rule, message="No snapshot holds this.")
         assert stored() == [*before, before[-1] + 1]
 
 
@@ -273,11 +267,7 @@ def test_a_number_seen_while_its_edit_commits_begins_no_epoch() -> None:
 def test_stale_rules_do_not_decide_while_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     make_rule()
     rules = cache.current_rules()
-
-    def away() -> None:
-        raise DatabaseError("away")
-
-    monkeypatch.setattr(storage, "load", away)
+    monkeypatch.setattr(storage, "load", failing(DatabaseError("away")))
     stale = StaleRules(rules.version.number + 1, rules.version.epoch)
     with pytest.raises(RulesUnavailable) as first:
         cache.reload(stale, rules)

@@ -225,7 +225,7 @@ class TestCoroutines:
         """
 
         async def look_up() -> str:
-            return str(await LOOP.look_up(tiers.tier_for, RULES, self.user_id, None))
+            return str((await LOOP.look_up(tiers.entitlement_for, RULES, self.user_id, None)).tier)
 
         async def ask() -> list[str]:
             global awaiting

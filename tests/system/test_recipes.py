@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 
 from django_ratelimiter.backend import get_engine
 from example_project.redis_server import HOST, free_port
 
-from ..making import make_rule
+from ..counting import sums_of
+from ..making import client_of, make_rule
 from ..pages import PAGES, blocks, section, with_files
 from .site import PROJECT, running, wait_until
 
@@ -97,8 +97,7 @@ def chat(folder: Path) -> Iterator[Callable[..., Any]]:
 
 
 def session_of(name: str) -> str:
-    client = Client()
-    client.force_login(User.objects.create(username=name))
+    client = client_of(User.objects.create(username=name))
     return client.cookies["sessionid"].value
 
 
@@ -159,9 +158,7 @@ def test_tasks_of_a_worker_take_turns_and_it_is_free_meanwhile(folder: Path, red
         assert re.findall(r"looked up (\w)", worker.output) == ["a", "b", "c"]
         assert worker.output.index("was free") < worker.output.index("looked up c")
         assert time.monotonic() - float(sent.stdout) > 2 * INTERVAL - EARLY
-    engine = get_engine()
-    counts = [count for batch in engine.take_usage(now_us=2**52) for count in engine.read_usage(batch)]
-    assert sum(count.allowed for count in counts) == 3, "each is charged once"
+    assert sums_of(get_engine(), "allowed") == {"geocoder": (3,)}, "each is charged once"
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["with Django", "without Django"])

@@ -115,6 +115,13 @@ def is_free() -> bool:
     return asked().allowed
 
 
+STREAMS = [
+    ("gunicorn", f"/stream/{FOREVER}/"),
+    ("uvicorn", f"/stream/natively/{FOREVER}/"),
+    ("uvicorn behind synchronous", f"/stream/natively/{FOREVER}/"),
+]
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
@@ -122,9 +129,7 @@ def is_free() -> bool:
         ("uvicorn", f"/slow/{FOREVER}/"),
         ("uvicorn", f"/slow/natively/{FOREVER}/"),
         ("uvicorn behind synchronous", f"/slow/natively/{FOREVER}/"),
-        ("gunicorn", f"/stream/{FOREVER}/"),
-        ("uvicorn", f"/stream/natively/{FOREVER}/"),
-        ("uvicorn behind synchronous", f"/stream/natively/{FOREVER}/"),
+        *STREAMS,
     ],
 )
 def test_a_lease_ends_when_the_client_leaves(serve: Callable[..., Server], kind: str, path: str) -> None:
@@ -140,14 +145,7 @@ def test_a_lease_ends_when_the_client_leaves(serve: Callable[..., Server], kind:
     wait_until(is_free, SOON)
 
 
-@pytest.mark.parametrize(
-    ("kind", "path"),
-    [
-        ("gunicorn", f"/stream/{FOREVER}/"),
-        ("uvicorn", f"/stream/natively/{FOREVER}/"),
-        ("uvicorn behind synchronous", f"/stream/natively/{FOREVER}/"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "path"), STREAMS)
 def test_a_lease_ends_with_a_stream(serve: Callable[..., Server], kind: str, path: str) -> None:
     server = serve(kind, "concurrency", window_seconds=3_600)
     with server.asking(path) as client:

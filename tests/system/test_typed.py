@@ -1,4 +1,4 @@
-"""The ten recipes, an API and a rules file, typed from their pages into a project: commands, and what they print."""
+"""The recipes, an API and a rules file, typed from their pages into a project: commands, and what they print."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .site import PROJECT, running, wait_until
 pytestmark = pytest.mark.once
 
 PAGE = with_files(PAGES["docs/howto/recipes.md"])
-HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:10]
+HEADINGS = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)[:11]
+HEADINGS.remove("An invoice")  # see `usage/test_exact_usage.py`
 SERVERS = HEADINGS.pop()
 assert SERVERS.startswith("uvicorn")
 PLANS_HEADING = HEADINGS.pop(HEADINGS.index("API key with two plans"))
@@ -123,14 +124,121 @@ def reader(new_project: Path, tmp_path: Path, redis_url: str) -> Reader:
 
 @pytest.mark.parametrize("heading", [*(f"## {heading}" for heading in HEADINGS), "### Plain ASGI", "### Channels"])
 def test_a_recipe_does_what_it_says(reader: Reader, heading: str) -> None:
-    follow(reader, heading)
+    follow(reader, section(PAGE, heading))
 
 
-def follow(reader: Reader, heading: str) -> None:
-    """Do what a recipe says, and see that the project has no faults after it."""
-    reader.type(section(PAGE, heading))
+def follow(reader: Reader, text: str) -> None:
+    """Do what a text says, and see that the project has no faults after it."""
+    reader.type(text)
     check = "import mysite.asgi; from django.core.management import call_command; call_command('check')"
     assert "no issues" in reader.shell(f'python -c "{check}" 2>&1')
+
+
+#: A task that works or is killed; LimitExceeded shows.
+TASK = """python manage.py shell -v 0 -c "
+import os
+from django.contrib.auth.models import User
+from mysite import tasks
+user, _ = User.objects.get_or_create(username='{user}')
+if {killed}:
+    tasks.answer = lambda *_: os.kill(os.getpid(), 9)
+tasks.summarise(user, 'hello world')" 2>&1 || true
+python manage.py ratelimit caller --user {user} | grep 'used'
+"""
+
+#: A job charges the customer of its user.
+CUSTOMER_OF = """
+
+from django.contrib.auth.models import Group
+
+
+def customer_of(identity) -> Group | None:
+    return identity.user and Group.objects.get_or_create(pk=1, name="Acme")[0]
+"""
+CUSTOMER_RULE = """
+rules:
+  tokens-customer: {mode: enforce, scope: tokens, partition_by: [customer], limits: [
+    {quota: 90, algorithm: fixed_window, calendar: month}]}
+"""
+
+#: The link on the page of all that are not verified; what they get, and one that is.
+DENY = """
+import re
+from urllib.parse import unquote
+from django_ratelimiter.models import AccessEntry
+from django_ratelimiter.rules.stored import storage
+page = client.get(reverse('admin:django_ratelimiter_caller'), dict(kind='partition', value='crawler=unverified'))
+value = unquote(re.search('action=deny&amp;digest=([^&]*)', page.content.decode())[1])
+AccessEntry.objects.create(action='deny', kind='digest', value=value)
+storage.forget_entries()
+sent = {'User-Agent': 'CCBot'}, {'User-Agent': 'CCBot', 'cf-verified-bot': 'true'}
+print([client.get('/x/', headers=each).status_code for each in sent])
+"""
+
+IN_PROCESS = """python manage.py shell -v 0 -c "
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+client = Client(HTTP_HOST='localhost')
+client.force_login(User.objects.get(username='me'))
+{asked}"
+"""
+
+
+def test_budgets_are_charged_as_their_page_says(reader: Reader) -> None:
+    follow(reader, PAGES["docs/howto/budgets.md"])
+    tasks = [("eve", False), ("eve", True), ("ann", False)]
+    told = [reader.shell(TASK.format(user=user, killed=killed)) for user, killed in tasks]
+    used = [re.findall(r"(\d+) of 150", text) for text in told]
+    assert used == [["30"], ["72"], ["120"]], "the second is killed, and leaves its estimate of 42"
+    assert ["LimitExceeded" in text for text in told] == [False, False, True]
+    reader.add("mysite/limits.py", CUSTOMER_OF)
+    reader.add("mysite/settings.py", 'RATELIMITER["CUSTOMER"] = "mysite.limits.customer_of"\n')
+    reader.add("customers.yaml", CUSTOMER_RULE)
+    reader.shell("python manage.py ratelimit apply customers.yaml")
+    reader.shell(TASK.format(user="zoe", killed=False))
+    printed = reader.shell("python manage.py ratelimit caller --customer 1 || true")
+    assert "tokens-customer: 90 per calendar month in UTC: 30 of 90 used" in printed
+
+
+def test_crawlers_and_tools_are_limited_as_their_page_says(reader: Reader) -> None:
+    follow(reader, PAGES["docs/howto/crawlers.md"])
+    printed = reader.shell(IN_PROCESS.format(asked=DENY))
+    assert printed == "[403, 404]\n"
+
+
+#: The customer's page, by the search of the overview, and its change page in the project's admin.
+PAGES_OF_CUSTOMER = """
+found = client.post(reverse('admin:django_ratelimiter_search'), dict(q='customer:acm'), follow=True)
+own = client.get(reverse('admin:shop_account_change', args=[1]))
+for page, parts in (found, ('3 of 3', 'kind=user', 'kind=api_key')), (own, ('3 of 3', 'kind=customer&amp;value=1')):
+    print([each for each in ('Acme', *parts) if each not in page.content.decode()])
+"""
+
+
+def test_a_customer_has_one_quota_by_key_and_by_each_of_its_users(reader: Reader) -> None:
+    follow(reader, section(PAGES["docs/howto/identities.md"], "## Customers"))
+    assert reader.shell(IN_PROCESS.format(asked=PAGES_OF_CUSTOMER)) == "[]\n[]\n"
+
+
+#: A rule that matches each request.
+SAVED = """
+rules:
+  all: {{mode: enforce, limits: [{{quota: {quota}, window_seconds: 60}}]}}
+"""
+
+
+def test_redis_is_told_of_rules_unless_others_were_saved_in_another_namespace(reader: Reader) -> None:
+    def applied(quota: int) -> bool:
+        """Return whether `apply` warns."""
+        reader.add("all.yaml", SAVED.format(quota=quota), "w")
+        return "Redis was not told" in reader.shell("python manage.py ratelimit apply all.yaml 2>&1")
+
+    assert not applied(1)
+    reader.add("mysite/settings.py", 'RATELIMITER["NAMESPACE"] += "-2"\n')
+    assert applied(2)
+    reader.shell(IN_PROCESS.format(asked="client.get('/x/')"))
+    assert not applied(3)
 
 
 def test_an_api_for_staff_does_what_its_page_shows(reader: Reader) -> None:
@@ -200,24 +308,21 @@ def test_the_servers_of_a_site_count_a_caller_together_and_its_usage_is_collecte
         assert worker.running, worker.output
 
 
-#: The views of the shop that has plans, and its resolvers with a note of their calls.
+#: The views of the shop that has plans, and its resolver with a note of its calls.
 URLS = """
 from django.http import HttpResponse
 from django.urls import path
 
-from shop import limits
+from shop.models import Account
 
 called = []
 
 
-def plan_of(identity):
-    called.append(identity.user_id or identity.api_key.pk)
-    return limits.plan_of(identity)
-
-
 async def aplan_of(identity):
     called.append(identity.user_id or identity.api_key.pk)
-    return await limits.aplan_of(identity)
+    if identity.api_key:
+        return identity.api_key.plan
+    return (await Account.objects.aget(user_id=identity.user_id)).plan
 
 
 urlpatterns = [path(f"{name}/", lambda _: HttpResponse(str(len(called)))) for name in ("api", "site", "called")]
@@ -254,13 +359,10 @@ UVICORN = "uvicorn mysite.asgi:application --lifespan off --log-level warning --
 
 
 def test_each_customer_has_the_limits_of_the_plan(reader: Reader) -> None:
-    follow(reader, f"## {PLANS_HEADING}")
-    reader.add("mysite/settings.py", PLANS)
+    follow(reader, section(PAGE, f"## {PLANS_HEADING}"))
+    [settings] = blocks(section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python")
+    reader.add("mysite/settings.py", settings + PLANS)
     reader.add("mysite/urls.py", URLS, "w")
-    reader.add(
-        "shop/limits.py",
-        "\n".join(blocks(section(PAGES["docs/howto/rules-and-tiers.md"], "### If customers log in as well"), "python")),
-    )
     reader.add("ratelimits.yaml", SITE_RULE)
     reader.shell("python manage.py ratelimit apply ratelimits.yaml")
     free, pro, session = reader.shell(f"python manage.py shell -v 0 -c '{DATA}'").split()
@@ -273,7 +375,7 @@ def test_each_customer_has_the_limits_of_the_plan(reader: Reader) -> None:
 
     for server, resolver, calls, site in (
         (GUNICORN, "api_key.plan", "0", "30"),
-        (GUNICORN, "mysite.urls.plan_of", "3", "60"),
+        (GUNICORN, "customer.plan", "0", "60"),
         (UVICORN, "mysite.urls.aplan_of", "3", "60"),
     ):
         port = free_port()

@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
-from django.test import AsyncClient, Client, RequestFactory, SimpleTestCase, override_settings
+from django.test import AsyncClient, Client, SimpleTestCase, override_settings
 from rest_framework.test import APIClient
 
 from django_ratelimiter import backend, limiter
@@ -21,7 +21,7 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import rule_from
 from django_ratelimiter.testing import START, FrozenClock, RulesInForce, aassert_limited, assert_limited, override_rules
 
-from ..making import make_rule
+from ..making import make_rule, request_of
 from ..rules.build import limit_data, rule_data
 
 pytestmark = pytest.mark.urls("tests.entry_points.urls")
@@ -160,9 +160,7 @@ class TestRules:
 
     def test_count_what_each_user_spends_without_a_database(self) -> None:
         def check(pk: int) -> Decision:
-            request = RequestFactory().get("/")
-            request.user = User(pk=pk)
-            return limiter.check(request)
+            return limiter.check(request_of(User(pk=pk)))
 
         with override_rules({**TWICE, "partition_by": ["user"]}):
             assert_limited(check, 1, after=2)

@@ -64,8 +64,10 @@ def test_a_reply_that_does_not_tell_what_was_taken_is_none(reply: list[int]) -> 
 # Rejected already
 
 
-def test_a_call_that_is_rejected_already_is_counted_by_its_rules_own_answers(engine: Engine) -> None:
+def test_a_call_that_is_rejected_already_counts_as_rejected_by_its_rules_or_by_another(engine: Engine) -> None:
     engine.check([Charge("a", FIVE, usage="a|"), Charge("b", FIVE, 6, usage="b|")], now_us=HOUR, reject=True)
     (batch,) = engine.take_usage(now_us=HOUR + 60_000_000)
-    counts = {count.label: (count.allowed, count.rejected) for count in engine.read_usage(batch)}
-    assert counts == {"a|": (1, 0), "b|": (0, 1)}
+    counts = {
+        count.label: (count.allowed, count.rejected, count.rejected_by_other) for count in engine.read_usage(batch)
+    }
+    assert counts == {"a|": (0, 0, 1), "b|": (0, 1, 0)}

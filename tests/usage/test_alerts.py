@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 from django.utils import timezone
 
@@ -23,6 +22,7 @@ from django_ratelimiter.tasks import collect_usage, watch_usage
 from django_ratelimiter.usage.collector import alerts
 from django_ratelimiter.usage.collector.alerts import Lag, Thresholds, send_alerts
 from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from tests.making import failing, manage
 
 pytestmark = pytest.mark.django_db
 
@@ -114,7 +114,7 @@ def test_a_collector_that_is_behind_is_told_of_until_it_has_caught_up(sent: Sent
     assert sent[0] == {"seconds": 301.0, "batches": 7}
 
 
-@pytest.mark.parametrize("run", [collect_usage, lambda: call_command("ratelimit", "collect", stdout=StringIO())])
+@pytest.mark.parametrize("run", [collect_usage, lambda: manage("collect")])
 def test_collecting_tells_of_both(run: Any, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alerts, "now", now)
     now_us = time.time_ns() // 1_000
@@ -147,17 +147,13 @@ def test_the_clock_of_a_collector_may_be_wrong(sent: Sent, monkeypatch: pytest.M
 def test_another_one_may_watch_while_nobody_collects(sent: Sent) -> None:
     get_engine().check([Charge("key", Limit(9, 60), usage="rule|")], now_us=time.time_ns() // 1_000 - 600_000_000)
     watch_usage(behind=60)
-    out = StringIO()
-    call_command("ratelimit", "watch", "--behind", "60", stdout=out)
+    assert re.fullmatch(r"1 batch waits, for (5[4-9]\d|60\d) seconds\.\n", manage("watch", "--behind", "60"))
     assert len(sent) == 1
-    assert re.fullmatch(r"1 batch waits, for (5[4-9]\d|60\d) seconds\.\n", out.getvalue())
     assert not UsageBucket.objects.exists()
 
 
 def test_watching_where_nothing_waits(sent: Sent) -> None:
-    out = StringIO()
-    call_command("ratelimit", "watch", stdout=out)
-    assert out.getvalue() == "No usage is waiting to be collected.\n"
+    assert manage("watch") == "No usage is waiting to be collected.\n"
     assert sent == []
 
 
@@ -165,14 +161,14 @@ def test_marks_come_from_whoever_runs_it(sent: Sent) -> None:
     decided("strict", rejected=30, allowed=70)
     collect_usage()
     assert sent == []
-    call_command("ratelimit", "collect", "--percent=20", "--minutes=2", "--least=50", stdout=StringIO())
+    manage("collect", "--percent=20", "--minutes=2", "--least=50")
     assert sent == [told_of("strict", 30, 100, 2)]
 
 
 @pytest.mark.parametrize("wrong", ["--percent=0", "--percent=101", "--minutes=0", "--least=0", "--behind=0"])
 def test_marks_that_measure_nothing_are_rejected(wrong: str) -> None:
     with pytest.raises(CommandError, match="above 0"):
-        call_command("ratelimit", "watch", wrong)
+        manage("watch", wrong)
 
 
 def test_all_requests_are_a_share_that_may_be_a_mark(sent: Sent) -> None:
@@ -182,18 +178,13 @@ def test_all_requests_are_a_share_that_may_be_a_mark(sent: Sent) -> None:
 
 
 def test_while_redis_is_away_watching_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise EngineUnavailable("away")
-
-    monkeypatch.setattr(get_engine(), "take_usage", fail)
+    monkeypatch.setattr(get_engine(), "take_usage", failing(EngineUnavailable("away")))
     with pytest.raises(CommandError, match="away"):
-        call_command("ratelimit", "watch")
+        manage("watch")
 
 
 def test_a_receiver_that_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(**named: Any) -> None:
-        raise RuntimeError("broken on purpose")
-
+    fail = failing(RuntimeError("broken on purpose"))
     signals.collector_behind.connect(fail)
     try:
         send_alerts(Lag(301.0, 7), Thresholds())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,8 +18,11 @@ from django_ratelimiter.rules import cache
 from django_ratelimiter.usage.collector import collect as module
 from django_ratelimiter.usage.collector.collect import Collected, collect
 from django_ratelimiter.usage.collector.upsert import BucketKey, add
+from tests.making import failing
 
 pytestmark = pytest.mark.django_db
+
+fail = failing(EngineUnavailable("made to fail"))
 
 MINUTE_US = 60_000_000
 START = datetime(2025, 11, 21, 14, 5, tzinfo=UTC)
@@ -76,45 +78,38 @@ def test_nothing_to_collect(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_what_takes_counts_back_comes_after_them(engine: Engine, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
-    """Whatever their order of names: no row ever counts fewer requests than none."""
+def test_what_takes_counts_back_may_come_before_them(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Shards are listed one after the other, their clocks differ, and one may be out of reach."""
     decide(engine, times=2)
     engine.take_usage()
     engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
     both = engine.take_usage()
     both.sort(key=lambda batch: engine.read_usage(batch)[0].allowed, reverse=bool(first))
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "take_usage", lambda: both)
-        assert collect() == Collected(batches=2, requests=1)
+    for batch in both:
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "take_usage", lambda batch=batch: [batch])
+            assert collect().batches == 1
     assert rows() == [("rule", "free", 1, 0, 0, 1)]
     assert engine.take_usage() == []
 
 
-def test_what_takes_counts_back_waits_for_what_could_not_be_added(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decide(engine, times=2)
-    (counted,) = engine.take_usage()
-    engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -1),)))
-    add_once = module._add_once
-
-    def fail_for_counts(database: str, batch: str, counts: Iterable[UsageCount]) -> bool:
-        if batch == counted:
-            raise ValueError("made to fail")
-        return add_once(database, batch, counts)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "_add_once", fail_for_counts)
-        assert collect() == Collected(failed=1)
-    assert collect() == Collected(batches=2, requests=1)
-    assert rows() == [("rule", "free", 1, 0, 0, 1)]
+def test_batches_may_correct_each_other(engine: Engine) -> None:
+    """As those of two shards do, if each has rejected requests that the other one had allowed."""
+    for rule, other in (("api", "key"), ("key", "api")):
+        decide(engine, f"{rule}|free", times=2)
+        engine.check([], counts=UsageCarry(f"by {rule}", ((START_US // MINUTE_US, f"{other}|free\na", -1),)))
+        engine.take_usage()
+    assert collect() == Collected(batches=2, requests=2)
+    assert rows() == [("api", "free", 1, 0, 0, 1), ("key", "free", 1, 0, 0, 1)]
 
 
 def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> None:
     """The counts are lost, or so old that their row was deleted."""
     engine.check([], counts=UsageCarry("taken back", ((START_US // MINUTE_US, "rule|free\na", -3),)))
     assert collect().failed == 0
-    assert rows() == [("rule", "free", 0, 0, 0, 0)]
+    assert rows() == [("rule", "free", -3, 0, 0, 0)]
     assert engine.take_usage() == []
 
 
@@ -122,8 +117,8 @@ def test_what_is_taken_back_and_never_came_holds_up_nothing(engine: Engine) -> N
 def test_what_was_taken_back_in_the_same_minute_makes_no_row(engine: Engine) -> None:
     key = BucketKey("minute", "rule", "free", START)
     with transaction.atomic():
-        add("default", {key: [0, 0, 0, 0, 0], key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0]})
-    assert rows() == [("rule", "pro", 0, 0, 0, 0)]
+        add("default", {key: [0] * 7, key._replace(tier_slug="pro"): [-1, 0, 0, 0, 0, 0, 0]})
+    assert rows() == [("rule", "pro", -1, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +171,7 @@ def test_a_batch_that_cannot_be_added_holds_up_no_other(
 def test_a_failure_among_the_counts_undoes_the_name(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     decide(engine)
     with monkeypatch.context() as patch:
-        patch.setattr(module, "FIELDS", ("allowed", "none"))
+        patch.setattr(UsageBucket, "COUNTS", ("allowed", "none"))
         assert collect().failed == 1
     assert not UsageBatch.objects.exists()
     assert collect() == Collected(batches=1, requests=1)
@@ -269,7 +264,3 @@ def test_rejected_inside_a_transaction(engine: Engine) -> None:
     with transaction.atomic(), pytest.raises(RuntimeError, match="durable"):
         collect()
     assert collect() == Collected(batches=1, requests=1)
-
-
-def fail(*args: object, **options: object) -> None:
-    raise EngineUnavailable("made to fail")

@@ -19,6 +19,7 @@ from django_ratelimiter.models import UsageBucket
 from django_ratelimiter.tasks import collect_usage
 from django_ratelimiter.usage.collector import collect as collector
 from django_ratelimiter.usage.collector.collect import Collected
+from tests.making import failing, manage
 
 pytestmark = pytest.mark.django_db
 
@@ -34,17 +35,11 @@ def decide(times: int) -> None:
         get_engine().check([Charge("key", Limit(1_000, 60), usage="rule|free")], now_us=60_000_000)
 
 
-def run() -> str:
-    out = StringIO()
-    call_command("ratelimit", "collect", stdout=out)
-    return out.getvalue()
-
-
 def test_the_command_says_what_came() -> None:
     decide(3)
-    assert run() == "Collected 1 batch: 3 requests, each counted once for every rule that it matched.\n"
+    assert manage("collect") == "Collected 1 batch: 3 decisions of rules.\n"
     assert UsageBucket.objects.get(granularity="day").allowed == 3
-    assert run() == "Nothing to collect: no minute with usage has ended since the last collection.\n"
+    assert manage("collect") == "Nothing to collect: no minute with usage has ended since the last collection.\n"
 
 
 class NoReplica:
@@ -62,14 +57,14 @@ def test_a_replica_that_is_behind_is_not_asked(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8}}
     charge = Charge("key", Limit(1_000, 60), usage="rule|free", partition="caller")
     get_engine().check([charge], now_us=60_000_000)
-    assert run().startswith("Collected 1 batch: 1 request,")
+    assert manage("collect").startswith("Collected 1 batch: 1 decision of rules.")
     collect_usage(behind=1)
 
 
 def test_the_command_deletes_what_is_past_its_time(settings: Any) -> None:
     settings.RATELIMITER = {**settings.RATELIMITER, "RETENTION": {"minute": 8, "hour": 100, "day": None}}
     decide(3)
-    assert run().endswith("Deleted 4 rows that are older than RETENTION allows.\n")
+    assert manage("collect").endswith("Deleted 4 rows that are older than RETENTION allows.\n")
     assert UsageBucket.objects.get().granularity == "day"
 
 
@@ -82,7 +77,7 @@ def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(collector, "collect", slow)
     monkeypatch.setattr(output, "_clock", iter((0.0, 0.5, 1.2, 11.1)).__next__)
     err = StringIO()
-    call_command("ratelimit", "collect", stdout=StringIO(), stderr=err)
+    manage("collect", stderr=err)
     assert err.getvalue() == "1 of 3 batches ...\n"
 
 
@@ -94,25 +89,22 @@ def test_the_command_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_the_command_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch, error: Exception, told: str) -> None:
-    def fail(_progress: object) -> None:
-        raise error
-
-    monkeypatch.setattr(collector, "collect", fail)
+    monkeypatch.setattr(collector, "collect", failing(error))
     with pytest.raises(CommandError, match=told) as caught:
-        run()
+        manage("collect")
     assert caught.value.returncode == 1
 
 
 def test_the_command_fails_if_a_batch_could_not_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "collect", lambda _progress: Collected(1, 3, failed=2))
     with pytest.raises(CommandError, match="2 batches could not be collected, and will be tried again"):
-        run()
+        manage("collect")
 
 
 def test_the_command_tells_that_memory_is_not_shared(settings: Any) -> None:
     settings.RATELIMITER = {"CACHE_ALIAS": None}
     err = StringIO()
-    call_command("ratelimit", "collect", stdout=StringIO(), stderr=err)
+    manage("collect", stderr=err)
     assert "RATELIMITER names no Redis" in err.getvalue()
 
 

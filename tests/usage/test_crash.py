@@ -17,7 +17,7 @@ from django.db.models import Sum
 from django_ratelimiter.backend import get_engine
 from django_ratelimiter.engine import Algorithm, Charge, Limit
 from django_ratelimiter.engine.partition_stats import is_sampled
-from django_ratelimiter.models import TopPartition, UsageBucket, UsageSample
+from django_ratelimiter.models import CallerUsage, TopPartition, UsageBucket, UsageSample
 from django_ratelimiter.usage.collector.collect import collect
 from django_ratelimiter.usage.times import start_of
 
@@ -35,7 +35,8 @@ LIMITS = {
 #: Seconds without news after which a collector is taken to wait for another one's lock.
 QUIET = 0.25
 
-Outcomes = Counter[tuple[str, bool]]
+#: By label: the number of requests that were allowed, rejected, and rejected by another rule.
+Outcomes = Counter[tuple[str, str]]
 
 
 class Collector:
@@ -111,21 +112,27 @@ def collector() -> Iterator[Callable[[], Collector]]:
 def decide(decided: Outcomes, minute: int = 0, times: int = 5) -> None:
     """Let requests meet both rules in a minute that is long past, and note what each rule decided."""
     now_us = PAST_US + minute * MINUTE_US
-    charges = [Charge(f"{label}:{minute}", limit, usage=label) for label, limit in LIMITS.items()]
+    charges = [Charge(f"{label}:{minute}", limit, usage=label, exact=True) for label, limit in LIMITS.items()]
     for _ in range(times):
-        for verdict in get_engine().check(charges, now_us=now_us):
+        verdicts = get_engine().check(charges, now_us=now_us)
+        passed = "allowed" if all(verdict.allowed for verdict in verdicts) else "rejected_by_other"
+        for verdict in verdicts:
             assert verdict.charge.usage
-            decided[verdict.charge.usage, verdict.allowed] += 1
+            decided[verdict.charge.usage, passed if verdict.allowed else "rejected"] += 1
 
 
 def collected() -> Outcomes:
     """What the usage buckets hold, the same at every granularity."""
-    fields = ("granularity", "rule_slug", "tier_slug")
-    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(Sum("allowed"), Sum("rejected"))
+    fields, names = ("granularity", "rule_slug", "tier_slug"), ("allowed", "rejected", "rejected_by_other")
+    sums = UsageBucket.objects.order_by().values_list(*fields).annotate(*map(Sum, names))
     outcomes: dict[str, Outcomes] = {granularity: Counter() for granularity in UsageBucket.Granularity.values}
-    for granularity, rule, tier, allowed, rejected in sums:
-        outcomes[granularity] += Counter({(f"{rule}|{tier}", True): allowed, (f"{rule}|{tier}", False): rejected})
+    for granularity, rule, tier, *counts in sums:
+        outcomes[granularity] += Counter({(f"{rule}|{tier}", name): n for name, n in zip(names, counts, strict=True)})
     assert outcomes["minute"] == outcomes["hour"] == outcomes["day"]
+    exact = CallerUsage.objects.order_by().values_list("rule_slug").annotate(*map(Sum, names))
+    tiers = {label.partition("|")[0]: label for label in LIMITS}
+    counts_of = {(tiers[rule], name): n for rule, *counts in exact for name, n in zip(names, counts, strict=True)}
+    assert Counter(counts_of) == outcomes["minute"]
     return outcomes["minute"]
 
 
@@ -136,6 +143,16 @@ def assert_every_step_was_met(seen: Counter[str]) -> None:
     for once_for_each_batch in ("read_usage", added, counted, "drop_usage"):
         assert seen[once_for_each_batch] == 2
     assert seen["_commit"] >= 2
+
+
+def collect_at_once(others: list[Collector]) -> None:
+    """Collect here and in the other processes."""
+    for other in others:
+        other.start("run")
+    collect()
+    for other in others:
+        assert other.wait()
+        assert other.code == 0
 
 
 def test_killed_before_each_of_its_steps(collector: Callable[[], Collector]) -> None:
@@ -185,12 +202,7 @@ def test_three_at_once(collector: Callable[[], Collector]) -> None:
         for _batch in range(8):  # all of one minute, so that they meet at the same rows
             decide(decided, times=1)
             get_engine().take_usage()
-        for other in others:
-            other.start("run")
-        collect()
-        for other in others:
-            assert other.wait()
-            assert other.code == 0
+        collect_at_once(others)
     assert collected() == decided
     assert UsageBucket.objects.count() == 3 * len(LIMITS)
 
@@ -234,12 +246,7 @@ def test_what_is_known_of_partitions_comes_in_once_from_three_at_once(collector:
             charge = Charge(f"{hour}{caller}", LIMITS["many|pro"], usage="many|pro", partition=caller)
             get_engine().check([charge], now_us=hour * HOUR_US)
             decided[caller] += 1
-        for other in others:
-            other.start("run")
-        collect()
-        for other in others:
-            assert other.wait()
-            assert other.code == 0
+        collect_at_once(others)
     for granularity in ("hour", "day"):
         rows = TopPartition.objects.filter(granularity=granularity).values_list("partition", "allowed")
         found = Counter[str]()

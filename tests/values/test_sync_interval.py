@@ -20,7 +20,7 @@ from django_ratelimiter.models import Rule, RuleLimit
 from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.ruleset import RuleSet
 from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
-from tests.making import make_rule
+from tests.making import failing, make_rule, update
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,8 +62,7 @@ def test_requests_within_the_interval_ask_nothing(make: Make, redis_client: redi
 def test_a_change_of_the_rule_is_obeyed_within_the_version_check_interval(make: Make) -> None:
     rule = make(60_000)
     assert [limiter.check(RequestFactory().get("/")).allowed for _ in range(4)] == [True, True, False, False]
-    rule.limits.update(quota=4)
-    cache.invalidate()
+    update(rule.limits, quota=4)
     assert [limiter.check(RequestFactory().get("/")).allowed for _ in range(3)] == [True, False, False]
 
 
@@ -114,19 +113,14 @@ def test_a_process_that_answers_by_itself_obeys_new_rules_though_redis_is_away(
     monkeypatch.setattr(get_engine().counters, "now", lambda: now[0])  # type: ignore[attr-defined]
     assert asked_for() == 3
     for method in ("check", "publish"):
-        monkeypatch.setattr(get_engine().engine, method, fail)  # type: ignore[attr-defined]
-    RuleLimit.objects.update(quota=5)
-    cache.invalidate()
+        monkeypatch.setattr(get_engine().engine, method, failing(EngineUnavailable("made to fail")))  # type: ignore[attr-defined]
+    update(RuleLimit, quota=5)
     cache._state.outdated = False  # as if another process had saved it
     found = []
     for _ in range(130):
         found.append(asked_for())
         now[0] += 0.1
     assert [found[0], found[-1]] == [3, 5]
-
-
-def fail(*_given: Any, **_options: Any) -> None:
-    raise EngineUnavailable("made to fail")
 
 
 def asked_for() -> int:

@@ -17,7 +17,8 @@ from django.utils.translation import gettext_lazy
 
 from ...databases import is_beside_users
 from ...identity import MAX_API_KEY, hash_api_key
-from ...inspection.caller import UnknownCaller, find_user, is_hash
+from ...inspection.caller import UnknownCaller, find_user
+from ...inspection.references import is_hash
 from ...models import AccessEntry, TierAssignment
 from ..rules.forms import CONFIRM, Confirmation, PlainDecimalField
 
@@ -149,6 +150,9 @@ class NewAccessEntryForm(AccessEntryForm):
         help_text=gettext_lazy("The login name, or the primary key as “id:42”."),
     )
     api_key = _api_key_field()
+    customer = forms.CharField(
+        label=gettext_lazy("Customer (primary key)"), required=False, widget=AdminTextInputWidget
+    )
     digest = forms.CharField(
         label=gettext_lazy("Digest"),
         required=False,
@@ -176,7 +180,7 @@ class NewAccessEntryForm(AccessEntryForm):
         filled = [kind for kind, value in typed.items() if value]
         if not any(kind in self.errors for kind in typed):
             if len(filled) != 1:
-                raise ValidationError(_("Fill in exactly one of address, user, API key and digest."), code="one_of")
+                raise ValidationError(_("Fill in exactly one of these fields."), code="one_of")
             [kind] = filled
             value = str(typed[kind])
             self.instance.kind, self.instance.value = kind, _hash_of(value) if kind == "api_key" else value

@@ -20,9 +20,10 @@ from django.views.decorators.debug import sensitive_post_parameters
 from ...databases import in_own_transactions
 from ...exceptions import EngineUnavailable
 from ...inspection.caller import Caller, UnknownCaller, caller_of, named, open_parts
-from ...inspection.caller_report import CallerReport, key_name, report_of
+from ...inspection.caller_report import CallerReport, key_names, report_of
+from ...inspection.references import name_of
 from ...inspection.reset import UNBLOCK, reset
-from ...inspection.words import rejection_in_words, tier_in_words
+from ...inspection.words import exempt_in_words, rejection_in_words, tier_in_words
 from ...models import TierAssignment
 from ...rules import inline
 from ...rules.formatting import until_in_words
@@ -51,7 +52,7 @@ def caller_typed(kind: str, text: str) -> Caller:
     except UnknownCaller:
         return caller_of("reference", text)
     is_response = len(text.split()) > 1 and kind != "partition"
-    return caller_of("reference", text) if is_response or caller.is_unknown_user else caller
+    return caller_of("reference", text) if is_response or caller.is_unknown_row else caller
 
 
 def known_in(request: HttpRequest) -> list[str]:
@@ -78,6 +79,7 @@ KIND_LABELS: Final = {
     "user": gettext_lazy("user (primary key or login name)"),
     "api_key": gettext_lazy("API key (or its hash)"),
     "ip": gettext_lazy("IP address"),
+    "customer": gettext_lazy("customer (primary key)"),
     "partition": gettext_lazy("partition, such as header:X-Org=acme"),
     "digest": gettext_lazy("digest, from a report"),
     "reference": gettext_lazy("reference of a rejection, such as export#eJL8d1F2"),
@@ -162,15 +164,25 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
     """Show the caller. may_act: False if keys are known that the page's address cannot include."""
     report = report_of(caller)
     viewer, slug = Viewer(request, page_of.admin_site), request.GET.get("rule", "")
-    name, grounds, access = rows.name_of(caller, request), report.grounds, report.access
-    back = request.GET.urlencode()
+    name, access = name_of(request.user, caller.user), report.access
+    customer, members = name_of(request.user, caller.customer), rows.member_rows(report.members, viewer)
+    for each in report.assignments:
+        each.name = customer if each.partition == f"customer:{caller.known.get('customer')}" else ""
+    (key, owner), back = key_names(caller, request.user), request.GET.urlencode()
     known = {rule.slug: rule for rule in (*inline.registered(), *report.rules.rules)}
     led_here = [known[slug]] if slug in known else []
     context = {
         "report": report,
         "caller": caller,
+        "owner": owner,
         "user_url": viewer.row_url(caller.user) if caller.user is not None else "",
         "user_name": name,
+        "customer_name": customer or caller.known.get("customer", ""),
+        "customer_url": viewer.row_url(caller.customer)
+        if caller.kind == "customer" and caller.customer is not None
+        else viewer.caller_url("customer", caller.known.get("customer", "")),
+        "members": members,
+        "blocked_members": [each for each in members if each["is_blocked"] and report.enforced],
         "explain_url": rows.explain_url(viewer, caller, led_here[0] if led_here else None),
         "named_rules": [rows.RuleLink(rule.name, viewer.rule_url(slug)) for rule in led_here],
         "find_url": _url(page_of, {}),
@@ -178,14 +190,15 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         "seen_tier": viewer.tier(report.rejections[0].tier) if report.rejections else "",
         **_rejections(report, viewer, slug, known),
         "tier": tier_in_words(report.tier),
+        "exempt": exempt_in_words(report.exempt),
         "access_end": until_in_words(access.expires_at) if access and access.expires_at else "",
         "assignments": rows.rows_with_period(
-            grounds.assignments,
+            report.assignments,
             viewer,
             back,
             *(each.pk for each in (report.tier.assigned, report.tier.multiplied, report.tier.anchored) if each),
         ),
-        "entries": rows.rows_with_period(grounds.entries, viewer, back, access.pk if access else None),
+        "entries": rows.rows_with_period(report.entries, viewer, back, access.pk if access else None),
         **_counters(report, viewer),
     }
     if may_act:
@@ -194,9 +207,8 @@ def _show(page_of: Any, request: HttpRequest, caller: Caller, *, may_act: bool) 
         context["links"] = list(act_links(report, viewer, back))
         may_assign = bool(viewer.form_url("add", TierAssignment))
         context["is_without_tiers"] = is_one and may_assign and not callers_differ(report.rules)
-    if viewer.may("view_usage_report"):
-        context["usage"] = rows.known_usage(report.own)
-    title = without_controls(_title(caller, name or key_name(caller, request.user)))
+    own = customer if caller.kind == "customer" else name or key
+    title = without_controls(_title(caller, own))
     return show(page_of, request, "caller", title, context)
 
 
@@ -211,19 +223,19 @@ def _rejections(report: CallerReport, viewer: Viewer, slug: str, known: Mapping[
     asked = [each for each in report.rejections if each.reference.partition("#")[0] == slug]
     others = [
         {
-            "text": rejection_in_words(each, report.access),
+            "text": rejection_in_words(each, report),
             "explain_url": rows.explain_url(viewer, report.caller, known[each.reference.partition("#")[0]]),
         }
         for each in report.rejections
         if each not in asked
     ]
-    return {"asked_rejections": rejection_rows(asked, viewer, report.access), "rejections": others}
+    return {"asked_rejections": rejection_rows(asked, viewer, report), "rejections": others}
 
 
 def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
     missing = [name for each in report.unread if ":" not in each.rule.slug for name in each.missing]
     return {
-        "counters": rows.counter_rows(report.counters, viewer),
+        "counters": rows.counter_rows(report, viewer),
         "state": rows.state_of(report.blocking, viewer),
         "unread": [
             (rule, viewer.rule_url(rule.slug), [label_of(name) for name in names]) for rule, names in report.unread
@@ -236,13 +248,12 @@ def _counters(report: CallerReport, viewer: Viewer) -> dict[str, Any]:
 def _title(caller: Caller, name: str) -> str:
     if caller.kind == "user":
         return _("User %(key)s, %(name)s") % {"key": caller.value, "name": name} if name else capfirst(str(caller))
-    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
-    if caller.kind == "api_key":
-        return labels["api_key"] % name
     if caller.is_everybody:
         return pgettext("caller", "All callers together")
     if caller.is_nobody:
         return _("Requests without what the rule counts by")
     if caller.is_unreadable:
         return _("Requests whose body cannot be read")
-    return labels[caller.kind] % caller.value
+    labels = {"ip": _("Address %s"), "api_key": _("API key %s"), "partition": "%s", "digest": _("Caller %s")}
+    labels["customer"] = _("Customer %s")
+    return labels[caller.kind] % (name if name and caller.kind in ("api_key", "customer") else caller.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from django.db import models
@@ -11,20 +12,22 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ...engine.base import tail_of
 from ...inspection.caller import Caller, by_key
 from ...inspection.caller_report import CallerReport
 from ...inspection.counters import Blocking, Counter
+from ...inspection.members import Members
+from ...inspection.references import Name
 from ...inspection.words import at_limit_in_words, counter_in_words
 from ...models import AccessEntry, TierAssignment
 from ...rules import cache, inline
 from ...rules.formatting import until_in_words
 from ...rules.records import RuleRecord
 from ...rules.tiers import callers_differ
-from ...usage.reports.report import Usage, usage_of
 from ...values.access import DIGEST_MARK, digest_value
+from ...values.digests import whole
 from ...values.references import reference_of
-from ...values.terminal import without_controls
-from ..formatting import may_see_names, period_in_words, split_in_words
+from ..formatting import in_words, period_in_words, split_in_words
 from ..pages import NulSafeAdmin
 from ..viewer import Viewer
 from .forms import HASHED
@@ -68,7 +71,7 @@ def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[tuple
     A caller whose own access entry is in force has no link to another one: the page lists that entry.
     """
     caller, today = report.caller, timezone.localdate(datetime.now(UTC))  # without USE_TZ, Django's default is naive
-    if caller.is_unknown_user:
+    if caller.is_unknown_row:
         return
     friday = today + timedelta(days=(4 - today.weekday() - 1) % 7 + 1)
     entry = _entry_of(caller)
@@ -77,7 +80,7 @@ def act_links(report: CallerReport, viewer: Viewer, back: str) -> Iterator[tuple
         if url := viewer.form_url("add", TierAssignment, multiplier="2", **whom):
             yield "more", url, _("Allow more")
             yield "tier", viewer.form_url("add", TierAssignment, **whom), _("Change tier")
-    if entry is not None and not any(_is_own(row, caller, entry) for row in report.grounds.entries):
+    if entry is not None and not any(_is_own(row, caller, entry) for row in report.entries):
         kind, value = entry
         shown = {"user": by_key(value), "api_key": f"{HASHED}{value}"}.get(kind, value)
         until = {"expires_at_0": (today + timedelta(days=1)).isoformat(), BACK: back}
@@ -99,7 +102,8 @@ def _assigned_to(caller: Caller, entry: tuple[str, str] | None) -> dict[str, str
 
 def _entry_of(caller: Caller) -> tuple[str, str] | None:
     """Return kind and value of an entry that names exactly this caller; `None` = there can be none."""
-    value = {"user": caller.user_id, "api_key": caller.api_key, "ip": caller.address}.get(caller.kind)
+    own = {"user": caller.known.get("user"), "api_key": caller.api_key, "ip": caller.address}
+    value = {**own, "customer": caller.known.get("customer")}.get(caller.kind)
     if value is not None:
         return caller.kind, value
     ways = [] if caller.is_everybody or caller.is_nobody or caller.is_unreadable else _ways_of(caller)
@@ -128,10 +132,6 @@ def _ways_of(caller: Caller) -> list[tuple[str, ...]]:
     return list(dict.fromkeys([*(rule.partition_by for rule in rules), *stand_in]))
 
 
-#: Maximum number of rows of usage.
-MAX_DAYS: Final = 200
-
-
 class RuleLink(NamedTuple):
     """A rule's name and the URL of its page; "" = no access. until: when it allows requests again; "" = not shown."""
 
@@ -143,7 +143,7 @@ class RuleLink(NamedTuple):
 def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     """Return the URL of the page that explains a request of this caller. rule: that rejected it, if one led here."""
     values = {
-        "user": by_key(caller.user_id) if caller.user_id else "",
+        "user": by_key(caller.known["user"]) if "user" in caller.known else "",
         "ip": caller.address or "",
         "api_key": "" if caller.owner else caller.api_key or "",  # that page needs the key itself
     }
@@ -154,13 +154,21 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     return viewer.explain_url(known)
 
 
-def counter_rows(counters: Iterable[Counter], viewer: Viewer) -> list[dict[str, Any]]:
-    """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest."""
-    found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+def counter_rows(report: CallerReport, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows: first the counters that block the caller, its own before shared ones, then the fullest.
+
+    usage_url: of the caller's exact usage in its month; "" = there is none, or no access.
+    """
+    found = list(report.counters)
+    found.sort(key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+    month, sees = {"period": "this-month", "day": str(report.tier.anchor_day or 1)}, viewer.may("view_usage_report")
     return [
         {
             "counter": each,
             "rule_url": viewer.rule_url(each.rule.slug),
+            "usage_url": viewer.url("usage_callers", rule=each.rule.slug, caller=whole(each.digest), **month)
+            if sees and each.rule.exact_usage and tail_of(each.digest)
+            else "",
             "counted_by": _counted_by(each),
             "state": counter_in_words(each),
         }
@@ -218,15 +226,30 @@ def rows_with_period(rows: Iterable[Any], viewer: Viewer, back: str, *counting: 
     ]
 
 
-def known_usage(counters: Sequence[Counter]) -> Usage:
-    """Return the known usage, the latest first, with the names of the rules."""
-    usage = usage_of({each.rule.slug: each.digest for each in counters})
-    names = {each.rule.slug: each.rule.name for each in counters}
-    return usage._replace(days=[day._replace(rule=names[day.rule]) for day in usage.days[: -MAX_DAYS - 1 : -1]])
+def bars_of(counters: Iterable[Counter]) -> list[tuple[Counter, str]]:
+    """Return the counters that are used, each in words: first those that reject, then the fullest."""
+    used = sorted(filter(attrgetter("used"), counters), key=lambda each: (not each.blocked, -each.percent))
+    return [(each, counter_in_words(each)) for each in used]
 
 
-def name_of(caller: Caller, request: HttpRequest) -> str:
-    """Return the name of the user, if this reader may view users or the names of callers."""
-    if caller.user is None or not may_see_names(request.user):
-        return ""
-    return without_controls(str(caller.user.get_username()))
+def member_rows(members: Members | None, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows of a customer's callers: first those that are blocked, then those with the fullest counters.
+
+    rejecting: the rules that reject it; none if an access entry does.
+    """
+    found = members.found if members else ()
+    named = {who.digest: Name(who.kind, "…" if who.is_secret else who.value) for who, *_ in found}
+    names = in_words(viewer.request.user, named)
+    rows = [
+        {
+            "name": names[who.digest].replace(": ", " ", 1),
+            "url": viewer.digest_url(who.digest) if who.is_secret else viewer.caller_url(who.kind, who.open_value),
+            "is_blocked": member.is_blocked,
+            "is_exempt": member.grounds.exempt,
+            "rejecting": _named(member.blocking.own, viewer) if member.grounds.access is None else [],
+            "bars": bars_of(member.counters),
+        }
+        for member in found
+        for who in [member.caller]
+    ]
+    return sorted(rows, key=lambda row: (not row["is_blocked"], -sum(each.percent for each, _ in row["bars"][:1])))

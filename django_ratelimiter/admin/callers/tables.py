@@ -1,18 +1,25 @@
-"""The admin's pages of tiers, assignments and access entries."""
+"""The admin's pages of tiers, assignments and access entries, and what a project puts on its own of customers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.template.loader import render_to_string
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
+from ...conf import settings
+from ...customers import row_of, value_of
 from ...databases import is_beside_users
-from ...inspection.references import PERMISSION
+from ...inspection.caller import caller_of
+from ...inspection.caller_report import report_of, state_in_words
+from ...inspection.references import PERMISSION, name_of
 from ...models import AccessEntry, Rule, RuleLimit, Tier, TierAssignment
 from ..formatting import period_in_words
 from ..pages import Page, PagesAdmin
@@ -21,7 +28,7 @@ from ..versioned import VersionedAdmin
 from ..viewer import Viewer, sees_callers
 from .forms import AccessEntryForm, AssignmentForm, NewAccessEntryForm, NewAssignmentForm, UserSelect
 from .page import caller_view
-from .rows import CallerRowAdmin
+from .rows import CallerRowAdmin, bars_of
 
 GRANT = {
     "fields": ("multiplier", "anchor_day", ("starts_at", "ends_at")),
@@ -112,6 +119,8 @@ class TierAssignmentAdmin(PagesAdmin, CallerRowAdmin):
         if not change and is_beside_users(TierAssignment):
             obj.created_by_id = request.user.pk
         super().save_model(request, obj, form, change)
+        kind, _colon, key = obj.partition.partition(":")
+        obj.name = name_of(request.user, row_of(key) if kind == "customer" else None)  # for the message
 
     @admin.display(description=_("multiplier"), ordering="multiplier")
     def times(self, assignment: TierAssignment) -> str:
@@ -167,7 +176,8 @@ class AccessEntryAdmin(CallerRowAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         if obj is not None:
             return [(None, {"fields": ("subject", "action", "expires_at", "reason")})]
-        whom = {"fields": ("ip", "user", "api_key", "digest"), "description": _("Fill in exactly one.")}
+        own = ("customer",) if settings.CUSTOMER else ()
+        whom = {"fields": ("ip", "user", "api_key", *own, "digest"), "description": _("Fill in exactly one.")}
         return [(None, {"fields": ("action",)}), (_("Whom"), whom), (None, {"fields": ("expires_at", "reason")})]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -220,3 +230,30 @@ class AccessEntryAdmin(CallerRowAdmin):
     def period(self, entry: AccessEntry) -> str:
         """Return when the entry ends or ended."""
         return period_in_words(None, entry.expires_at)
+
+
+class CustomerAdminMixin(admin.ModelAdmin):
+    """Shows on the page of a customer how much of its limits is used, and leads to ours, for who may see callers."""
+
+    class Media:
+        css = {"all": ["django_ratelimiter/control.css"]}  # noqa: RUF012
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        fields = super().get_readonly_fields(request, obj)
+        may_see = obj is not None and Viewer(request, self.admin_site).sees_callers
+        return (*fields, "rate_limits") if may_see else fields
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Add a part of the page if the project lists its fields."""
+        found, name = super().get_fieldsets(request, obj), "rate_limits"
+        is_missing = name in self.get_readonly_fields(request, obj) and name not in flatten_fieldsets(found)
+        return (*found, (capfirst(_("rate limits")), {"fields": (name,)})) if is_missing else found
+
+    @admin.display(description=_("used"))
+    def rate_limits(self, customer: Any) -> str:
+        """Return the state, the bars and the link as HTML."""
+        caller = caller_of("customer", value_of(customer))
+        url = Viewer(HttpRequest(), self.admin_site).url("caller", kind=caller.kind, value=caller.value)
+        report = report_of(caller)
+        context = {"report": report, "state": state_in_words(report), "bars": bars_of(report.counters), "url": url}
+        return render_to_string("admin/django_ratelimiter/customer_bars.html", context)

@@ -1,16 +1,17 @@
-"""One search field for users, API keys, addresses, rules and paths, and the page behind it."""
+"""One search field for customers, users, API keys, addresses, rules and paths, and the page behind it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from django.contrib.auth import get_user_model
-from django.core.exceptions import ValidationError
+from django.core.exceptions import FieldError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -20,15 +21,15 @@ from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from ...conf import is_alias, settings
+from ...customers import customer_model, key_model, row_of, value_of
 from ...exceptions import EngineUnavailable
-from ...identity import identify
-from ...inspection.caller import UnknownCaller, by_key, caller_of
-from ...inspection.references import digests_of, known_rules, rules_of
+from ...inspection.caller import RESOLVED, UnknownCaller, by_key, caller_of, find_user
+from ...inspection.references import digests_of, known_rules, name_of, rules_of
 from ...models import Rule, TierAssignment
+from ...rules.tiers import is_known_api_key
+from ...tenants import row_key, rows_named
 from ...values.bounds import MAX_SEARCH
 from ...values.references import parse_reference
-from ...values.terminal import without_controls
-from ..formatting import may_see_names
 from ..pages import show
 from ..viewer import Viewer
 
@@ -39,7 +40,7 @@ MAX_MATCHES: Final = 10
 MAX_SEARCHED: Final = 200_000
 
 #: Possible prefixes before a ":" that select the kind. No session: its key opens it, and URLs are logged.
-KINDS: Final = ("user", "api_key", "ip", "rule", "partition")
+KINDS: Final = ("customer", "user", "api_key", "ip", "rule", "partition")
 
 _METHOD: Final = re.compile(r"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) +(?=/|https?://)", re.IGNORECASE)
 _DIGEST: Final = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -68,16 +69,15 @@ def find(text: str, viewer: Viewer) -> list[Match]:
     if len(text) > MAX_SEARCH:
         return [match for match in _references(text, viewer) if match.url]
     kinds, part = _kinds_in(text)
-    found = _matches(_FINDERS, kinds or _EXACTLY, part, viewer)
-    return found or _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)
+    return _matches(kinds or _EXACTLY, part, viewer, _FINDERS) or _matches(kinds, part, viewer, _FINDERS_OF_PARTS)
 
 
 def suggest(text: str, viewer: Viewer) -> list[Match]:
-    """Return the pages of which a part is typed: by names and reasons. A key of an API or a session finds nothing."""
+    """Return the pages of which a part is typed: by names and reasons, whole ones first. No key finds anything."""
     kinds, part = _kinds_in(text.strip())
     if not 2 <= len(part) <= 100 or "\0" in part:
         return []
-    return _matches(_FINDERS_OF_PARTS, kinds or tuple(_FINDERS_OF_PARTS), part, viewer)[:MAX_MATCHES]
+    return _matches(kinds, part, viewer, _FINDERS_OF_NAMES, _FINDERS_OF_PARTS)[:MAX_MATCHES]
 
 
 def _kinds_in(text: str) -> tuple[tuple[str, ...], str]:
@@ -86,26 +86,23 @@ def _kinds_in(text: str) -> tuple[tuple[str, ...], str]:
     return ((kind,), rest.strip()) if colon and kind in KINDS and rest.strip() else ((), text)
 
 
-def _matches(finders: Mapping[str, _Finder], kinds: Iterable[str], text: str, viewer: Viewer) -> list[Match]:
-    """Return what these kinds find, each page once."""
+def _matches(kinds: Iterable[str], text: str, viewer: Viewer, *finders: Mapping[str, _Finder]) -> list[Match]:
+    """Return what these finders find, each page once. kinds: empty = all."""
     found: dict[str, Match] = {}
-    for match in (match for kind in kinds if kind in finders for match in finders[kind](text, viewer)):
+    chosen = (each[kind] for each in finders for kind in kinds or each if kind in each)
+    for match in (match for finder in chosen for match in finder(text, viewer)):
         if match.url:
             found.setdefault(match.url, match)
     return [*found.values()]
 
 
-def _partitions(text: str, viewer: Viewer) -> Iterator[Match]:
-    yield Match(_("Caller"), text, _partition_url(text, viewer))
-
-
-def _partition_url(text: str, viewer: Viewer) -> str:
-    """Return the URL of a partition's page. It contains no keys of sessions and APIs."""
-    try:
+def _partition(text: str, viewer: Viewer) -> Match:
+    """Return the page of a partition. Its URL contains no keys of sessions and APIs."""
+    url = viewer.caller_url("partition", text)
+    with suppress(UnknownCaller):  # the page shows the error
         caller = caller_of("partition", text)
-    except UnknownCaller:  # the page shows the error
-        return viewer.caller_url("partition", text)
-    return viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("partition", text)
+        url = viewer.digest_url(caller.digest) if caller.is_secret else url
+    return Match(_("Caller"), text, url)
 
 
 def _paths(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -129,56 +126,55 @@ def _addresses(text: str, viewer: Viewer) -> Iterator[Match]:
     yield Match(capfirst(_("IP address")), address, viewer.caller_url("ip", address))
 
 
-def _rules(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the rule with this slug or name."""
-    yield from _rules_by(Q(slug=text) | Q(name__iexact=text), viewer)
-
-
-def _rules_like(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the rules whose slug or name contains the text, or that name this view or path."""
-    alike = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
-    yield from _rules_by(alike, viewer)
-
-
-def _rules_by(condition: Q, viewer: Viewer) -> Iterator[Match]:
-    for rule in Rule.objects.filter(condition)[:MAX_MATCHES] if viewer.sees_rules else ():
+def _rules(text: str, viewer: Viewer, *, is_whole: bool = True) -> Iterator[Match]:
+    """Yield the rules with this slug or name; else those that contain the text there, or name this view or path."""
+    meant = Q(slug=text) | Q(name__iexact=text)
+    if not is_whole:
+        meant = Q(slug__icontains=text) | Q(name__icontains=text) | Q(view_name=text) | Q(path=text)
+    for rule in Rule.objects.filter(meant)[:MAX_MATCHES] if viewer.sees_rules else ():
         yield Match(_("Rule"), rule.name, viewer.url("rule_change", rule.pk))
 
 
-def _users(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users with this login name, e-mail address or primary key; "id:42" is only a primary key."""
-    sees_names = may_see_names(viewer.request.user)
-    for user in _users_of(text):
-        name = without_controls(user.get_username()) if sees_names else str(user.pk)
-        yield Match(_("User"), name, viewer.caller_url("user", by_key(user.pk)))
+def _exactly(kind: str, text: str, viewer: Viewer) -> Iterator[Match]:
+    """Yield the user with this login name or primary key, or both; the customer with this key; and who is so named."""
+    texts = [text] if text.startswith(("id:", "pk:", "name:")) else [f"name:{text}", f"id:{text}"]
+    rows = map(find_user, texts) if kind == "user" else [row_of(text)]
+    for row in dict.fromkeys(filter(None, rows)):
+        yield _found(kind, row, viewer)
+    yield from _named(kind, text, viewer)
 
 
-def _users_of(text: str) -> list[Any]:
-    model = get_user_model()
-    known_by = Q(**{model.USERNAME_FIELD: text})
-    email = getattr(model, "EMAIL_FIELD", "")
-    if email and any(field.name == email for field in model._meta.concrete_fields):
-        known_by |= Q(**{f"{email}__iexact": text})
-    users = model._default_manager.order_by("pk")
-    prefix, colon, rest = text.partition(":")
-    is_key = bool(colon) and prefix in ("id", "pk")
-    found = [] if is_key else list(users.filter(known_by)[:MAX_MATCHES])
-    try:
-        keyed = list(users.filter(pk=rest if is_key else text)[:1])
-    except (ValueError, ValidationError, OverflowError):  # not a valid primary key
-        keyed = []
-    return list(dict.fromkeys([*found, *keyed]))
-
-
-def _users_like(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the users whose login name begins with the text, then others that contain it, if the viewer sees names."""
-    if not may_see_names(viewer.request.user):
+def _named(kind: str, text: str, viewer: Viewer, *, is_whole: bool = True) -> Iterator[Match]:
+    """Yield the first that the project's own admin finds, for who may see them there. is_whole: by a whole field."""
+    model = {"user": get_user_model, "customer": customer_model, "api_key": key_model}[kind]()
+    if model is None or not viewer.sees(model) or (kind == "api_key" and model in (get_user_model(), customer_model())):
         return
-    login = get_user_model().USERNAME_FIELD
-    for lookup in ("istartswith", "icontains"):
-        rows = _latest(get_user_model()._default_manager.filter(**{f"{login}__{lookup}": text}))
-        for pk, name in rows.values_list("pk", login)[:MAX_MATCHES]:
-            yield Match(_("User"), str(name), viewer.caller_url("user", by_key(pk)))
+    request, page = viewer.request, viewer.site.get_model_admin(model)
+    if fields := page.get_search_fields(request):  # else it would list all rows
+        rows = page.get_queryset(request).order_by("-pk")
+        rows = _latest(rows) if "suggest" in request.POST else rows
+        rows, may_repeat = _equal(fields, rows, text) if is_whole else page.get_search_results(request, rows, text)
+        first = (rows.distinct() if may_repeat else rows)[:MAX_MATCHES]
+        for row in sorted(first, key=lambda row: not str(row).lower().startswith(text.lower())):
+            yield _found(kind, row, viewer)
+
+
+def _equal(fields: Iterable[Any], rows: QuerySet[Any], text: str) -> tuple[QuerySet[Any], bool]:
+    """Return the rows of which a search field equals the text, and that they may repeat."""
+    equal = Q(pk__in=())
+    for field in fields:
+        compared = Q((f"{str(field).lstrip('^=@')}__iexact", text))
+        with suppress(FieldError):  # it cannot be compared so, such as one with a lookup of its own
+            rows.filter(compared)
+            equal |= compared
+    return rows.filter(equal), True
+
+
+def _found(kind: str, row: Any, viewer: Viewer) -> Match:
+    label, value = (_("User"), by_key(row.pk)) if kind == "user" else (_("Customer"), value_of(row))
+    if kind == "api_key":
+        label, value = capfirst(_("API key")), f"{RESOLVED}{row_key(row)}"
+    return Match(label, name_of(viewer.request.user, row) or str(row.pk), viewer.caller_url(kind, value))
 
 
 def _latest(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -194,31 +190,32 @@ def _assignments(text: str, viewer: Viewer) -> Iterator[Match]:
         return
     alike = Q(reason__icontains=text) | Q(partition__icontains=text)
     rows = _latest(TierAssignment.objects.filter(alike, group=None)).prefetch_related("user")
-    sees_names = may_see_names(viewer.request.user)
     for row in rows[:MAX_MATCHES]:
         if row.api_key_hash:
             is_caller = settings.API_KEY_RESOLVER is None  # who it is cannot be found out from the hash
             url = viewer.caller_url("api_key", row.api_key_hash) if is_caller else viewer.row_url(row)
             found = capfirst(_("API key")), f"{row.api_key_hash[:8]}…", url
         elif row.user is not None:
-            name = without_controls(row.user.get_username()) if sees_names else str(row.user.pk)
-            found = _("User"), name, viewer.caller_url("user", by_key(row.user.pk))
+            found = _found("user", row.user, viewer)
         else:
-            found = _("Caller"), row.partition, _partition_url(row.partition, viewer)
+            found = _partition(row.partition, viewer)
         kind, name, url = found
         yield Match(kind, f"{row.reason} ({name})" if row.reason else name, url)
 
 
 def _api_keys(text: str, viewer: Viewer) -> Iterator[Match]:
-    """Yield the API key, if it is known. Its value is the identity that rules count by, never the key itself."""
-    request = HttpRequest()
-    request.META[f"HTTP_{settings.API_KEY_HEADER.upper().replace('-', '_')}"] = text
-    with suppress(UnknownCaller):  # revoked since it was cached
-        if identify(request).value("api_key") is None:
-            return
+    """Yield the API key, if it is known; else rows of this name. Its value is what rules count by, never the key."""
+    for row in rows_named([text]).values() if settings.API_KEY_RESOLVER else ():
+        if isinstance(row, key_model() or object):
+            yield _found("api_key", row, viewer)
+    with suppress(UnknownCaller):
         caller = caller_of("api_key", text)
+        if settings.API_KEY_RESOLVER is None and not is_known_api_key(caller.value):
+            return
         url = viewer.digest_url(caller.digest) if caller.is_secret else viewer.caller_url("api_key", caller.open_value)
         yield Match(capfirst(_("API key")), f"{text[:4]}…", url)
+        return
+    yield from _named("api_key", text, viewer)
 
 
 def _digests(text: str, viewer: Viewer) -> Iterator[Match]:
@@ -248,16 +245,23 @@ _FINDERS: Final[Mapping[str, _Finder]] = {
     "path": _paths,
     "ip": _addresses,
     "rule": _rules,
-    "user": _users,
+    "customer": partial(_exactly, "customer"),
+    "user": partial(_exactly, "user"),
     "api_key": _api_keys,
     "digest": _digests,
-    "partition": _partitions,
+    "partition": lambda text, viewer: [_partition(text, viewer)],
 }
 #: Those that try a text which names no kind; any text may be a partition.
 _EXACTLY: Final = tuple(kind for kind in _FINDERS if kind != "partition")
 
+#: Those for whole names of rows, which are suggested first.
+_FINDERS_OF_NAMES: Final = {kind: partial(_named, kind) for kind in ("customer", "user", "api_key")}
 #: Those for parts of texts.
-_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {"rule": _rules_like, "user": _users_like, "assignment": _assignments}
+_FINDERS_OF_PARTS: Final[Mapping[str, _Finder]] = {
+    "rule": partial(_rules, is_whole=False),
+    **{kind: partial(_named, kind, is_whole=False) for kind in _FINDERS_OF_NAMES},
+    "assignment": _assignments,
+}
 
 
 @method_decorator(sensitive_post_parameters("q"))
@@ -269,10 +273,10 @@ def search_view(page_of: Any, request: HttpRequest) -> HttpResponse:
     viewer = Viewer(request)
     text = request.POST.get("q", "")
     if "suggest" in request.POST:
-        found = {"matches": suggest(text, viewer)}
+        found = {"matches": suggest(text, viewer), "most": MAX_MATCHES}
         return TemplateResponse(request, "admin/django_ratelimiter/search_matches.html", found)
     matches = find(text, viewer)
     if len(matches) == 1:
         return HttpResponseRedirect(matches[0].url)
-    context = {"matches": matches, "searched": bool(text.strip()), **viewer.search_context()}
+    context = {"matches": matches, "most": MAX_MATCHES, "searched": bool(text.strip()), **viewer.search_context()}
     return show(page_of, request, "search", _("Search"), context)

@@ -64,7 +64,7 @@ FIELDSETS: Final[Any] = (
     (
         gettext_lazy("Expert options"),
         {
-            "fields": ("cost", "count_refusals", "sync_interval_ms", "priority", "owner"),
+            "fields": ("cost", "count_refusals", "exact_usage", "sync_interval_ms", "priority", "owner"),
             "classes": ("collapse",),
             "description": gettext_lazy(
                 "Most rules need none of these. The page “Rules and tiers” of the documentation explains each."

@@ -19,13 +19,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ...conf import has_identity, settings, unknown_identity
+from ...conf import has_identity, identities, unknown_identity
 from ...engine.limits import MAX_SLOTS
 from ...models import Rule, RuleLimit
 from ...models.limits import NOT_GIVEN, columns_used
 from ...models.validation import METHODS, validate_identities
 from ...rules.stored.storage import committed_version
-from ...values.partitions import IDENTITIES
 from ..forecast import UnsavedForm
 from ..formatting import IDENTITY_LABELS
 from ..history import PUBLISH
@@ -157,7 +156,7 @@ class IdentitiesField(ChoiceListField):
 
 
 def _choices() -> list[tuple[str, Any]]:
-    return [(name, IDENTITY_LABELS.get(name, name)) for name in (*IDENTITIES, *settings.IDENTITIES)]
+    return [(name, IDENTITY_LABELS.get(name, name)) for name in identities()]
 
 
 #: The fields of a limit with a number of units.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -19,23 +20,20 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
-from ...models import Rule, UsageBucket
+from ...models import CallerUsage, Rule, UsageBucket
 from ...rules import inline
 from ...rules.formatting import ago, units
 from ...usage.reports import chart, totals
 from ...usage.reports.coverage import Period
-from ...usage.reports.report import Report, TopPartitionRow
+from ...usage.reports.report import ORDERS, Report, TopPartitionRow, by_caller, days_of, exact_usage, sum_of_exact
 from ...usage.reports.totals import Figures, freshness
+from ...values.digests import alias_of, whole
 from ..formatting import label_of, names_in_words
 from ..pages import Page, PagesAdmin, show
 from ..rejections import rejections_view
 from ..viewer import VIEW_USAGE, Viewer
 from . import export
 
-_FORMATS: Final[Mapping[str, Callable[[Report, str], HttpResponse]]] = {
-    "csv": export.as_csv,
-    "json": export.as_json,
-}
 _MAY: Final = VIEW_USAGE.partition(".")[2]
 
 
@@ -53,21 +51,37 @@ def usage_rule_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
 
 
 def usage_top_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
-    """Show the top callers over all rules; of this month, unless a period is given."""
+    """Show the top callers over all rules, by the identity in the query or the first; by default of this month."""
     if "period" not in request.GET:
         request.GET = QueryDict(urlencode({**request.GET.dict(), "period": "this-month"}))
-    context = {"periods": choices(request), **top_context(Viewer(request), _report(request, None))}
+    viewer, report = Viewer(request), _report(request, None)
+    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
+    report.identity = request.GET.get("identity") or next(iter(found), "user")
+    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
+    context = {
+        "periods": choices(request),
+        **period_context(viewer, report.period, report.rule),
+        **_top(viewer, report),
+        "identity": labels[report.identity],
+        "may_stand_in": report.identity != "ip",
+        "identities": [
+            (report_url(request, identity=name), capfirst(label), name == report.identity)
+            for name, label in labels.items()
+        ],
+    }
     return show(page_of, request, "usage_top_callers", _("Top callers"), context)
 
 
-def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str, kind: str) -> HttpResponse:
-    """Return one table of a report as a file; 404 if there is no such table or format."""
-    if table not in export.TABLES or kind not in _FORMATS:
+def usage_data_view(_page_of: Any, request: HttpRequest, *, table: str) -> HttpResponse:
+    """Return one table of a report as a file; 404 if there is no such table."""
+    if table not in export.TABLES:
         raise Http404
+    if table == "callers":
+        return export.as_csv(_rows_of_callers(request), table)
     report = _report(request, request.GET.get("rule") or None)
     if table == "top":
         report.names = names_in_words(request.user, [each.partition for each in report.top_partitions])
-    return _FORMATS[kind](report, table)
+    return export.as_csv(report, table)
 
 
 def _report_page(page_of: Any, request: HttpRequest, name: str, rule: str | None) -> TemplateResponse:
@@ -122,7 +136,14 @@ def period_of(request: HttpRequest) -> Period:
         raise Http404(text % {"name": name, "names": ", ".join(PERIODS)})
     if length := PERIODS[name][1]:
         return totals.last(length)
-    return totals.month(timezone.localtime(totals.last(timedelta()).end), is_last=name == "last-month")
+    now = timezone.localtime(totals.last(timedelta()).end)
+    return totals.month(now, is_last=name == "last-month", first=day_in(request))
+
+
+def day_in(request: HttpRequest) -> int:
+    """Return the day on which months begin, such as a billing day."""
+    day = request.GET.get("day", "")
+    return int(day) if re.fullmatch("[1-9]|[12][0-9]|3[01]", day) else 1
 
 
 def choices(request: HttpRequest) -> Iterator[tuple[str, Any, bool]]:
@@ -136,7 +157,7 @@ def _name_in(request: HttpRequest) -> str:
 
 
 #: The identities whose top callers are shown first: people, then what stands for them.
-_FIRST: Final = ("user", "api_key", "ip")
+_FIRST: Final = ("customer", "user", "api_key", "ip")
 
 
 def rule_name(viewer: Viewer, slug: str) -> str:
@@ -144,32 +165,17 @@ def rule_name(viewer: Viewer, slug: str) -> str:
     return viewer.rule(slug) or _("unknown rule")
 
 
-def period_context(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the template's context for the period of a report, and its links."""
+def period_context(viewer: Viewer, period: Period, rule: str | None) -> dict[str, Any]:
+    """Return the template's context for a period, and links."""
     request, fresh = viewer.request, freshness()
     return {
-        "span": report.period,
+        "span": period,
         "overview_url": report_url(request, rule=None, tier=None, by=None, identity=None),
         "top_callers_url": report_url(request, "usage_top_callers", rule=None, tier=None, by=None),
+        "callers_url": report_url(request, "usage_callers", tier=None, by=None, identity=None),
+        "has_exact": Rule.objects.filter(exact_usage=True, **({"slug": rule} if rule else {})).exists(),
         "fresh": fresh,
         "arrived": ago(fresh.collected_at) if fresh.collected_at else "",
-    }
-
-
-def top_context(viewer: Viewer, report: Report) -> dict[str, Any]:
-    """Return the template's context for the top callers over all rules, by the identity in the query or the first."""
-    found = sorted(report.identities, key=lambda each: (_FIRST.index(each) if each in _FIRST else len(_FIRST), each))
-    report.identity = viewer.request.GET.get("identity") or next(iter(found), _FIRST[0])
-    labels = {name: label_of(name) for name in dict.fromkeys([*found, report.identity])}
-    return {
-        **period_context(viewer, report),
-        **_top(viewer, report),
-        "identity": labels[report.identity],
-        "may_stand_in": report.identity != "ip",
-        "identities": [
-            (report_url(viewer.request, identity=name), capfirst(label), name == report.identity)
-            for name, label in labels.items()
-        ],
     }
 
 
@@ -177,7 +183,7 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     """Return the template's context for a report."""
     request, together = viewer.request, report.together
     context = {
-        **period_context(viewer, report),
+        **period_context(viewer, report.period, report.rule),
         "granularity": report.granularity,
         "tier": report.tier,
         "tier_name": None if report.tier is None else _tier_name(viewer, report.tier),
@@ -189,15 +195,18 @@ def page_context(viewer: Viewer, report: Report) -> dict[str, Any]:
     return {
         **context,
         "rows": _rows(viewer, report),
-        "together": _figure_row(together, report.together_before),
+        "together": figure_row(together, report.together_before),
         "counts_once": report.counts_once,
         "before": report.period.before if report.before is not None else None,
         "has_shadow": bool(together.shadow_rejected),
         "has_soft": bool(together.soft_exceeded),
+        "has_units": any(each.figures.has_costs for each in report.totals),
+        "has_other": any(each.figures.rejected_by_other for each in report.totals),
         "has_degraded": bool(together.degraded),
+        "has_exempt": bool(together.exempt),
         "chart": chart.draw(report.points),
-        "points": [(chart.span(point), _figure_row(point.figures)) for point in report.points],
-        "downloads": {table: _downloads(request, table) for table in ("totals", "series")},
+        "points": [(chart.span(point), figure_row(point.figures)) for point in report.points],
+        "downloads": {table: report_url(request, "usage_data", table) for table in ("totals", "series")},
         **(_top(viewer, report) if report.rule is not None else {}),
     }
 
@@ -213,7 +222,7 @@ def _rows(viewer: Viewer, report: Report) -> list[dict[str, Any]]:
             "rule_url": of_rule + quote_plus(rule),
             "tier": _tier_name(viewer, tier),
             "tier_url": of_tier + quote_plus(tier),
-            "figures": _figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
+            "figures": figure_row(figures, None if report.before is None else before.get((rule, tier), Figures())),
         }
         for rule, tier, figures in report.totals
     ]
@@ -233,9 +242,10 @@ def _top(viewer: Viewer, report: Report) -> dict[str, Any]:
         "top_partitions_in": report.top_partitions_in,
         "top_before": report.period.before if any(each.requests_before is not None for each in rows) else None,
         "by_rejected": report.by_rejected,
+        "is_exact": report.exact is not None,
         "by_requests_url": report_url(request, by=None),
         "by_rejected_url": report_url(request, by="rejected"),
-        "top_downloads": _downloads(request, "top", **({"identity": report.identity} if report.identity else {})),
+        "top_download": report_url(request, "usage_data", "top", identity=report.identity),
     }
 
 
@@ -252,7 +262,7 @@ def _top_row(viewer: Viewer, report: Report, row: TopPartitionRow, name: str) ->
     }
 
 
-def _figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
+def figure_row(figures: Figures, before: Figures | None = None) -> dict[str, str]:
     """Return figures as text. "" = not known.
 
     rate_width: the share of rejections as the width of its bar. change: of requests since the period before.
@@ -276,14 +286,10 @@ def _change(requests: int, before: int) -> str:
     return _("%s %%") % f"{sign}{units(abs(change))}"
 
 
-def _downloads(request: HttpRequest, table: str, **changes: str) -> list[tuple[str, str]]:
-    return [(kind.upper(), report_url(request, "usage_data", table, kind, **changes)) for kind in ("csv", "json")]
-
-
 def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str | None) -> str:
     """Return the URL of a page, or of the same one, for the same period. changes: `None` removes a parameter."""
     query = request.GET.copy()
-    for name in set(query) - {"period", "rule", "tier", "by", "identity"}:
+    for name in set(query) - {"period", "rule", "tier", "by", "identity", "day", "caller"}:
         del query[name]
     for name, value in changes.items():
         query.pop(name, None)
@@ -293,6 +299,73 @@ def report_url(request: HttpRequest, page: str = "", *args: str, **changes: str 
         return f"?{query.urlencode()}"
     current = getattr(request, "current_app", None)
     return reverse(f"admin:django_ratelimiter_{page}", args=args, current_app=current) + f"?{query.urlencode()}"
+
+
+#: The callers that the page shows, and those whose names are read at once for a file.
+MAX_SHOWN: Final = 100
+MAX_NAMED: Final = 10_000
+
+
+def usage_callers_view(page_of: Any, request: HttpRequest) -> TemplateResponse:
+    """Show the callers of a rule with exact usage, and one of them by day; 404 if no rule has any."""
+    rule, order = _asked_callers(request)
+    viewer, period, one = Viewer(request), period_of(request), alias_of(request.GET.get("caller", ""))
+    rows = exact_usage(rule, period)
+    found, all_together = by_caller(rows, order, MAX_SHOWN), sum_of_exact(rows)
+    names = names_in_words(request.user, [*[caller for caller, *_rest in found], one])
+    rules = Rule.objects.filter(exact_usage=True).values_list("slug", "name")
+    context = {
+        **period_context(viewer, period, rule),
+        "periods": choices(request),
+        "day": day_in(request),
+        "rule": rule,
+        "rules": [(report_url(request, rule=each, caller=None), name, each == rule) for each, name in rules],
+        "orders": {name: report_url(request, by=name, rule=rule) for name in ORDERS},
+        "order": order,
+        "callers": [
+            {
+                **figure_row(figures),
+                "name": names.get(caller, caller) or _("not told apart"),
+                "day_url": report_url(request, caller=whole(caller), rule=rule),
+                "url": viewer.digest_url(caller, rule=rule) if identity else "",
+            }
+            for caller, identity, _value, figures in found
+        ],
+        "together": figure_row(all_together),
+        "has_units": all_together.has_costs,
+        "is_incomplete": rows.filter(identity="", value="").exists(),
+        "download": report_url(request, "usage_data", "callers", rule=rule),
+        "chosen": names.get(one, one),
+        "chart": chart.draw(days_of(rule, one, period)) if one else None,
+    }
+    return show(page_of, request, "usage_callers", _("Usage per caller: %s") % viewer.rule(rule), context)
+
+
+def _asked_callers(request: HttpRequest) -> tuple[str, str]:
+    """Return the rule and the order of the request; 404 for what cannot be."""
+    rule = request.GET.get("rule") or Rule.objects.filter(exact_usage=True).values_list("slug", flat=True).first()
+    order = request.GET.get("by", "units")
+    if rule is None or "\0" in rule or order not in ORDERS:
+        raise Http404
+    return rule, order
+
+
+def _rows_of_callers(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return all callers of the request, with names and values for readers who may see them."""
+    rule, order = _asked_callers(request)
+    found, names = by_caller(exact_usage(rule, period_of(request)), order), dict[str, str]()
+    for place in range(0, len(found), MAX_NAMED):
+        names |= names_in_words(request.user, [caller for caller, *_rest in found[place : place + MAX_NAMED]])
+    return [
+        {
+            "rule_slug": rule,
+            "caller": names.get(caller, caller),
+            "identity": identity,
+            "value": value if caller in names or not identity else "",
+            **{name: getattr(figures, name) for name in CallerUsage.COUNTS},
+        }
+        for caller, identity, value, figures in found
+    ]
 
 
 @admin.register(UsageBucket)
@@ -305,7 +378,8 @@ class UsageBucketAdmin(PagesAdmin):
         Page("", usage_view, _MAY, "usagebucket_changelist"),
         Page("rule/", usage_rule_view, _MAY),
         Page("top-callers/", usage_top_callers_view, _MAY),
-        Page("<slug:table>.<slug:kind>", usage_data_view, _MAY),
+        Page("callers/", usage_callers_view, _MAY),
+        Page("<slug:table>.csv", usage_data_view, _MAY),
     )
 
     def has_view_permission(self, request: HttpRequest, obj: UsageBucket | None = None) -> bool:

@@ -1,16 +1,16 @@
-"""Reports as CSV and JSON, for programs: names are those of the models, times in UTC, numbers unformatted."""
+"""Reports as CSV: names are those of the models, times in UTC, numbers unformatted."""
 
 from __future__ import annotations
 
 import csv
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse
 
+from ...models import CallerUsage, UsageBucket
 from ...usage.reports.report import Report
 from ...usage.reports.totals import Figures, Point
 from ...values.terminal import without_controls
@@ -21,8 +21,8 @@ _FORMULA: Final = re.compile(r"[=+@]|-(?![0-9.]+\Z)", re.ASCII)
 Row = dict[str, Any]
 
 
-def as_csv(report: Report, table: str) -> HttpResponse:
-    """Return one table of the report as a file."""
+def as_csv(report: Any, table: str) -> HttpResponse:
+    """Return one table of the report as a file; of callers, these rows."""
     columns, read = TABLES[table]
     response = HttpResponse(content_type="text/csv; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="usage-{table}.csv"'
@@ -32,35 +32,17 @@ def as_csv(report: Report, table: str) -> HttpResponse:
     return response
 
 
-def as_json(report: Report, table: str) -> JsonResponse:
-    """Return one table of the report, with its rule and period."""
-    _columns, read = TABLES[table]
-    about = {
-        "start": _moment(report.period.start),
-        "end": _moment(report.period.end),
-        "rule": report.rule,
-        "tier": report.tier,
-        "identity": report.identity,
-        **({"together": _figures(report.together)} if table == "totals" else {}),
-        table: [{name: _plain(value) for name, value in row.items()} for row in read(report)],
-    }
-    return JsonResponse(about)
-
-
 def _totals(report: Report) -> list[Row]:
+    before = report.before
     return [
         {
             "rule_slug": total.rule_slug,
             "tier_slug": total.tier_slug,
             **_figures(total.figures),
-            "requests_before": _requests_before(report, total.rule_slug, total.tier_slug),
+            "requests_before": None if before is None else before.get(total[:2], Figures()).requests,
         }
         for total in report.totals
     ]
-
-
-def _requests_before(report: Report, rule: str, tier: str) -> int | None:
-    return None if report.before is None else report.before.get((rule, tier), Figures()).requests
 
 
 def _points(points: Sequence[Point]) -> list[Row]:
@@ -68,7 +50,9 @@ def _points(points: Sequence[Point]) -> list[Row]:
 
 
 def _figures(figures: Figures) -> Row:
-    return {"requests": figures.requests, **asdict(figures), "rejection_rate": figures.rejection_rate}
+    units = figures.units if figures.has_costs else None
+    counts = {name: getattr(figures, name) for name in UsageBucket.COUNTS}
+    return {"requests": figures.requests, **counts, "units": units, "rejection_rate": figures.rejection_rate}
 
 
 def _top_partitions(report: Report) -> list[Row]:
@@ -81,26 +65,22 @@ def _top_partitions(report: Report) -> list[Row]:
 _COUNTS: Final = tuple(_figures(Figures()))
 
 #: The tables of a report by name: their columns, and how their rows are read. Columns have the names of their values.
-TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Report], list[Row]]]]] = {
+TABLES: Final[dict[str, tuple[tuple[str, ...], Callable[[Any], list[Row]]]]] = {
     "totals": (("rule_slug", "tier_slug", *_COUNTS, "requests_before"), _totals),
     "series": (("start", "end", *_COUNTS), lambda report: _points(report.points)),
     "top": (
         ("caller", "requests", "allowed", "rejected", "estimated", "share", "requests_before", "partition"),
         _top_partitions,
     ),
+    "callers": (("rule_slug", "caller", "identity", "value", *CallerUsage.COUNTS), list),
 }
 
 
-def _moment(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _plain(value: Any) -> Any:
-    return _moment(value) if isinstance(value, datetime) else value
-
-
 def _cell(value: Any) -> Any:
-    value = ("yes" if value else "no") if isinstance(value, bool) else _plain(value)
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if not isinstance(value, str):
         return value
     return f"'{text}" if _FORMULA.match(text := without_controls(value)) else text

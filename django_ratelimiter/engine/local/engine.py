@@ -6,16 +6,18 @@ engine is written once, in coroutines; for threads they never suspend. Other att
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
 
 from ...exceptions import EngineUnavailable, StaleRules
-from ..base import Charge, Verdict, Version, receipts_of
+from ..base import Charge, Counted, Verdict, Version, mark_refunded, receipts_of
 from ..call import Answer, Call, CounterStates, LocalAnswer
 from ..coroutines import ImmediateAdapter, as_async, finished, run_sync
-from ..usage import field_of, outcome_of
+from ..partition_stats import MINUTE_US
+from ..usage import continued, joined, refunded, uncounted
 from .store import Hand, LocalCounters
 
 
@@ -87,7 +89,7 @@ class AsyncLocalFirstEngine:
                 counters.forget([call.names()[place] for place in fetching])
             if isinstance(error, StaleRules) and (receipts := receipts_of(call.returned)):
                 with suppress(EngineUnavailable):
-                    await self.engine.refund(receipts)
+                    await self.engine.refund(uncounted(receipts))
             raise
         with counters.lock:
             counters.due_at = max(counters.due_at, -inf if version is None else began + counters.ask_interval)
@@ -108,29 +110,37 @@ class AsyncLocalFirstEngine:
             counters.due_at = began + counters.ask_interval if is_due else counters.due_at
         found: Any = counters.memory.check(mine, refund_if_denied=ours, reject=rejected or rest.is_rejected)
         if found.is_rejected and not rest.is_rejected:  # another thread was faster
-            await self.refund(rest)
-        counters.count(found, outcome_of(field_of(rest, so_far=call.template.so_far)).replace("s", "a"))
+            await self.refund(uncounted(rest))
+            mark_refunded(rest)
+        counters.count(found, continued(call.so_far, rest, is_rejected=rest.is_rejected))
         answer = (LocalAnswer if rest.is_local else Answer).joined(call, [(local, found), (others, rest)])
         answer.is_rejected = found.is_rejected
         return answer
 
     async def peek(self, charges: Iterable[Charge], now_us: int | None = None) -> list[Verdict]:
         """Return the verdicts that `check` would give now; what other processes have in hand counts as used."""
-        charges, counters = list(charges), self.counters
-        theirs = [charge for charge in charges if now_us is not None or not charge.is_local]
+        places, counters = {charge: place for place, charge in enumerate(charges)}, self.counters
+        theirs = [charge for charge in places if now_us is not None or not charge.is_local]
         told = await self.engine.peek(theirs, now_us) if theirs else []
         with counters.lock:
             counters.add_own(told)
-        told += counters.memory.peek([charge for charge in charges if charge not in theirs])
-        return sorted(told, key=lambda verdict: charges.index(verdict.charge))
+        told += counters.memory.peek([charge for charge in places if now_us is None and charge.is_local])
+        return sorted(told, key=lambda verdict: places[verdict.charge])
 
     async def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each."""
         verdicts, counters = list(verdicts), self.counters
+        minute = time.time_ns() // 1_000 // MINUTE_US
+        counted = refunded(receipts_of(verdicts), minute)
         counters.memory.refund([verdict for verdict in verdicts if verdict.charge.is_local])
         with counters.lock:
             counters.put_back(verdicts)
-        if theirs := receipts_of(verdicts):
+        theirs = receipts_of(verdicts)
+        by_engine = {field for _, field, _ in refunded(theirs, minute)}
+        for entry in counted:
+            if entry[1] not in by_engine:
+                counters.usage.add(*entry, waits=True)
+        if theirs:
             await self.engine.refund(theirs)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
@@ -183,10 +193,17 @@ class LocalFirstEngine:
         """Delete these counters. Other processes notice it with their next call."""
         run_sync(self.twin.reset(charges))
 
+    def count_exempt(self, lines: Sequence[str], so_far: Sequence[Counted]) -> None:
+        """Count a request of an exempt caller, see `MemoryEngine`. A later call sends this."""
+        minute = self.engine.estimate_time(self.engine.time_to_send()) // MINUTE_US
+        if field := joined(lines, "x" * len(lines), so_far, minute):
+            self.counters.usage.add(minute, field, waits=True)
+
     def flush(self) -> None:
         """Give back all units and send all usage, at the end of a process. Raises nothing if that fails."""
-        with suppress(EngineUnavailable):
-            self.counters.give_back(inf)
+        for _ in range(2):  # the first time, it may take longer than the deadline to connect
+            with suppress(Exception):
+                self.counters.give_back(inf)
 
     def to_async(self) -> AsyncLocalFirstEngine:
         """Return the engine for event loops."""

@@ -29,11 +29,11 @@ from math import ceil, inf
 from threading import Lock, Thread, current_thread
 from typing import Any, Final
 
-from ..base import Charge, Verdict, Version
+from ..base import Charge, Counted, Verdict, Version
 from ..call import NO_CHARGES, Answer, Call, CounterStates, LocalAnswer
 from ..locks import freed_by_fork
 from ..memory import MemoryEngine
-from ..usage import UsageBuffer, field_of, joined, lines_of, name_of
+from ..usage import UsageBuffer, extras_after, field_of, joined, lines_of, name_of, uncounted
 
 #: Units that were not touched for so many seconds are given back, even if their interval is not over. A thread looks
 #: for them twice as often.
@@ -193,17 +193,20 @@ class LocalCounters:
         self.count(answer)
         return answer
 
-    def count(self, answer: Answer, so_far: str = "") -> None:
-        """Count a call that was decided here. so_far: how its request was counted, if not as its template says."""
-        template = answer.charges.template
-        if template.is_counted:
+    def count(self, answer: Answer, so_far: tuple[Counted, ...] = ()) -> None:
+        """Count a call that was decided here. so_far: as in `Call`, if not as its call says."""
+        template, so_far = answer.charges.template, so_far or answer.charges.so_far
+        if template.is_counted or so_far or answer.charges.settled:
             counted = template.local.counted
             if counted is None:
-                allowed = "a" * len(template.charges)
-                counted = template.local.counted = joined(lines_of(template.charges), allowed, template.so_far)
-            if so_far or not answer.is_local or any(answer.states.waits):
-                counted = name_of(field_of(answer, so_far=so_far or template.so_far), answer)
-            self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
+                counted = joined(lines_of(answer.charges), "a" * len(template.charges))
+                template.local.counted = None if template.counts_callers else counted
+            if so_far or answer.is_rejected or not answer.is_local or any(answer.states.waits):
+                counted = name_of(field_of(answer, is_rejected=answer.is_rejected, so_far=so_far), answer)
+            for extra in extras_after(answer.charges, answer, is_rejected=answer.is_rejected, so_far=so_far):
+                self.usage.add(answer.states.at_us // 60_000_000, extra.field, extra.units, waits=True)
+            if counted:
+                self.usage.add(answer.states.at_us // 60_000_000, counted, waits=True)
 
     def fetch(
         self, call: Call, version: int | Version | None, now: float, *, comes_again: bool
@@ -330,7 +333,7 @@ class LocalCounters:
                 hand.until = -inf if hand.least == inf else hand.until
             receipts = self._receipts(idle)
         for start in range(0, len(receipts), MAX_RETURNED):
-            self.engine.refund(receipts[start : start + MAX_RETURNED])
+            self.engine.refund(uncounted(receipts[start : start + MAX_RETURNED]))
         while now >= self.usage.due_at and (counts := self.usage.lease()):
             with self.usage.sending(counts):
                 self.engine.check(NO_CHARGES, counts=counts)
@@ -346,9 +349,9 @@ class LocalCounters:
     def _give_back_when_idle(self) -> None:
         while True:
             time.sleep(IDLE_SECONDS / 2)
+            if self.thread is not current_thread():
+                return  # all was dropped, and another thread may have begun
             with suppress(Exception):  # the engine is out of reach
-                if self.thread is not current_thread():
-                    return  # all was dropped, and another thread may have begun
                 self.give_back(self.now())
             with self.lock:
                 if self.thread is current_thread() and not (self.held or self.usage):

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from ...exceptions import StaleRules
 from .. import usage
-from ..base import Charge, UsageCount, Verdict, Version, as_version, leases
+from ..base import Charge, Counted, UsageCount, Verdict, Version, as_version, leases, receipts_of
 from ..call import Answer, Call
 from ..coroutines import ImmediateAdapter
 from ..limits import check_time
@@ -58,6 +58,7 @@ class MemoryEngine:
         self._minutes: dict[int, Counter[str]] = {}
         self._batches: dict[str, Counter[str]] = {}
         self._collected_at: int | None = None  # the minute of the latest collection
+        self._callers = 0  # counted apart since then
         #: The partitions that the rules have matched.
         self.partitions: MemoryPartitions = MemoryPartitions(self._clock)
         self._rejections = RecentRejections()
@@ -108,13 +109,23 @@ class MemoryEngine:
                 answer.reject()
             if answer.is_rejected:
                 self._counters.refund(refund_if_denied)
-            if self._counts_usage and call.template.is_counted:
-                field = usage.field_of(answer, so_far=call.template.so_far)
-                self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
-                self.partitions.note(answer, call.template.pools, now)
+            if self._counts_usage and (call.template.is_counted or call.so_far or call.settled):
+                field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=call.so_far)
+                for extra in usage.extras_after(call, answer, is_rejected=answer.is_rejected):
+                    self._count(now // MINUTE_US, extra.field, extra.units)
+                if field:
+                    self._rejections.record(answer, field, self._count(now // MINUTE_US, field, 1), now)
+                    pools, is_rejected = call.template.pools, answer.is_rejected
+                    self.partitions.note(answer, pools, now, is_rejected=is_rejected, noted=call.noted)
             if counts:
                 self._add_once(counts, now)
         return answer if call is charges else [*answer]
+
+    def count_exempt(self, lines: Sequence[str], so_far: Sequence[Counted]) -> None:
+        """Count a request of an exempt caller. lines: of the charges that were not made. so_far: see `Call`."""
+        with self._lock:
+            minute = self._now(None) // MINUTE_US
+            self._count(minute, usage.joined(lines, "x" * len(lines), so_far, minute), 1)
 
     def look(self, call: Call, now_us: int | None = None) -> Answer:
         """Return the states that `check` would find now. Nothing is charged or counted."""
@@ -129,11 +140,15 @@ class MemoryEngine:
     def refund(self, verdicts: Iterable[Verdict]) -> None:
         """Refund these verdicts, once each. Units that no longer count are ignored."""
         with self._lock:
-            self._counters.refund(verdicts)
+            receipts = receipts_of(verdicts)
+            for entry in usage.refunded(receipts, self._now(None) // MINUTE_US) if self._counts_usage else ():
+                self._count(*entry)
+            self._counters.refund(receipts)
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        self.refund(leases(verdicts))
+        with self._lock:
+            self._counters.refund(leases(verdicts))
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
@@ -160,13 +175,13 @@ class MemoryEngine:
         """Return the counts of one batch; empty if it was dropped."""
         return usage.counts_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
-    def read_requests(self, batch: str) -> UsageCount:
+    def read_requests(self, batch: str) -> list[UsageCount]:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._batches.get(batch, {}))
 
     def drop_usage(self, batch: str) -> None:
         """Delete a batch that has been collected."""
-        self._collected_at = self._clock() // MINUTE_US
+        self._collected_at, self._callers = self._clock() // MINUTE_US, 0
         self._batches.pop(batch, None)
 
     def recent_rejections(self, limit: int = 100, rule: str | None = None) -> list[Rejection]:
@@ -215,9 +230,12 @@ class MemoryEngine:
             is_collected = self._collected_at is not None and minute - self._collected_at <= 1_440
             self._forget_usage_before(minute - (USAGE_MINUTES if is_collected else UNCOLLECTED_MINUTES))
             self._minutes[minute] = Counter()
-        field = usage.without_name(field)
-        self._minutes[minute][field] += calls
-        return self._minutes[minute][field]
+        field, fields = usage.without_name(field), self._minutes[minute]
+        if usage.CALLER in field and not fields[field]:
+            self._callers += 1
+            field = usage.without_callers(field) if self._callers > usage.MAX_CALLERS else field
+        fields[field] += calls
+        return fields[field]
 
     def _forget_usage_before(self, minute: int) -> None:
         """Drop usage that was not collected."""

@@ -84,7 +84,7 @@ class AsyncRedisEngine(RedisCore):
 
     async def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        await self.refund(leases(verdicts))
+        await self._refund(leases(verdicts), is_counted=False)
 
     async def publish(self, version: int | Version) -> None:
         """Make a version current, unless a later one is."""

@@ -19,7 +19,7 @@
 --          algorithm, period, rate, capacity, tick_us, soft_floor, extra, cost, and flags (a charge: 1 gating,
 --          2 count_refusals, 4 for each unit that it wants in advance) or the time of the spending (a refund)
 -- ARGV[4…] where it comes with more: the number of notes, see engine/partition_stats.py; then what for, label and
---          partition of each, as `noted` in engine/base.py; then, if a process has held counts, their id, empty if they
+--          partition of each, as `noted` in engine/base.py, or field and number of `Extra` in engine/usage; then, if a process has held counts, their id, empty if they
 --          come only once, and minute, field and calls of each; see engine/usage/__init__.py for fields of rejections
 -- mode     0 check; 1 peek: spend and count nothing; 2 refund, and do nothing else;
 --          3 publish: put the version in force where none is; 4 rejected: as a check that is rejected whatever is found;
@@ -45,6 +45,7 @@ local pack, unpack = struct.pack, struct.unpack
 local GRACE_US = 10000000
 local USAGE_SECONDS = 8 * 86400
 local HELD_SECONDS = 86400
+local MAX_CALLERS = 500000
 -- See engine/partition_stats.py.
 local MAX_WEIGHED, WEIGHED_KEPT, MAX_SAMPLED, SAMPLE_SECONDS = 400, 200, 1000, 7200
 local RECORD = '<ddddddddd'
@@ -183,10 +184,11 @@ for i = 1, charges do
     local base = 4 * i - 2
     reply[base], reply[base + 1], reply[base + 2], reply[base + 3] = remaining, wait, reset, lead
   end
-  if field ~= '' and (not passes or remaining < soft_floor and not rejected) then
+  local outcome = not passes and 'd' or rejected and 'o' or remaining < soft_floor and 's'
+  if field ~= '' and outcome then
     if not passes then rejecting = rejecting and rejecting .. '\n\t' .. KEYS[first + i] or KEYS[first + i] end
     local letter = i - charges - 1 -- of this charge, counted from the end
-    field = sub(field, 1, letter - 1) .. (passes and 's' or 'd') .. (i < charges and sub(field, letter + 1) or '')
+    field = sub(field, 1, letter - 1) .. outcome .. (i < charges and sub(field, letter + 1) or '')
   end
 end
 
@@ -205,6 +207,7 @@ end
 -- many: a flood pays for few records.
 local records = rejecting and (counted <= 20 or counted % 20 == 0)
 if records then
+  field = string.gsub(field, '\v[^\t\n]*', '\v')
   local name, weight, step = field .. '\n\t' .. rejecting, counted > 20 and 20 or 1, floor(now / 250000)
   --@rejected
   if counted % 20 == 0 then call('HSET', KEYS[3], field, step) end
@@ -226,7 +229,8 @@ if notes > 0 then
       if weight > 1 then weight = weight + 1 / 1048576 end -- a fraction marks an estimate
       local set, hours = KEYS[passed and key + 1 or key + 2], KEYS[key + 3]
       key = key + 3
-      if tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
+      -- What another rule rejects is neither allowed nor rejected by this one.
+      if not (passed and rejected) and tonumber(call('ZINCRBY', set, weight, partition)) == weight then -- perhaps new
         local members = call('ZCARD', set)
         if members == 1 then
           call('EXPIRE', set, USAGE_SECONDS)
@@ -235,7 +239,21 @@ if notes > 0 then
         if members > MAX_WEIGHED then call('ZREMRANGEBYRANK', set, 0, -1 - WEIGHED_KEPT) end
       end
     end
-    if is_sampled == 1 then
+    if is_sampled == 2 and passed and not rejected or is_sampled == 3 and rejected then
+      local usage, field, calls, counted = KEYS[2], label, tonumber(partition), nil
+      --@count
+    elseif is_sampled > 3 then -- the weight, plus 3, of a caller that an earlier call has noted as allowed
+      local allowed, denied = KEYS[key + 1], KEYS[key + 2]
+      key = key + 2
+      if rejected then
+        call('ZINCRBY', allowed, 3 - is_sampled, partition)
+        call('EXPIRE', allowed, USAGE_SECONDS)
+        if byte(label) == 42 then -- "*": over all rules
+          call('ZINCRBY', denied, is_sampled - 3, partition)
+          call('EXPIRE', denied, USAGE_SECONDS)
+        end
+      end
+    elseif is_sampled == 1 then
       local samples, sampled, field = KEYS[key + 1], KEYS[key + 2], label .. '\n' .. partition
       key = key + 2
       if call('HINCRBY', samples, field, 1) == 1 then
@@ -263,11 +281,11 @@ if id then
       local field, counted = named and sub(entry, 1, named - 1) or entry, nil
       --@count
       if named then
-        local name, weight = string.gsub(entry, '\n\t', function() return prefix end), calls
+        local name, weight = string.gsub(string.gsub(entry, '\v[^\t\n]*', '\v'), '\n\t', function() return prefix end), calls
         --@rejected
       end
       if id ~= '' and (counted >= 20 or not named) and match(field, '\n%a*[dD]%a*$') then
-        call('HSET', KEYS[3], field, step)
+        call('HSET', KEYS[3], string.gsub(field, '\v[^\t\n]*', '\v'), step)
       end
     end
   end

@@ -12,6 +12,7 @@ from ...exceptions import EngineUnavailable, StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, mark_refunded, receipts_of
 from ..call import NO_CHARGES, Answer, Call
+from ..partition_stats import MINUTE_US
 from .cluster.sharding import ShardCall, ShardCoordinator
 from .connections.faults import NOT_A_REPLY
 from .connections.server import Server
@@ -101,13 +102,14 @@ class RedisCore(CallEncoder, ABC):
             return await self._coordinator.peek(call, now_us, self._deadline_from_now())
         return (await self._call(ScriptMode.PEEK, call, (), None, now_us)).peeked()
 
-    async def _refund(self, verdicts: Iterable[Verdict]) -> None:
-        """Refund these verdicts, once each. Units that no longer count are ignored."""
-        receipts = receipts_of(verdicts)
+    async def _refund(self, verdicts: Iterable[Verdict], *, is_counted: bool = True) -> None:
+        """Refund these verdicts, once each. Units that no longer count are ignored. is_counted: in usage."""
+        receipts, minute = receipts_of(verdicts), self.estimate_time(self.time_to_send()) // MINUTE_US
         if self._coordinator:
-            await self._coordinator.refund(receipts)
+            await self._coordinator.refund(receipts, minute if is_counted else None)
         elif receipts:
-            await self._call(ScriptMode.REFUND, NO_CHARGES, receipts, None, None)
+            counts = usage.carried(receipts, minute) if is_counted else None
+            await self._call(ScriptMode.REFUND, NO_CHARGES, receipts, None, None, counts)
             mark_refunded(receipts)
 
     async def _reset(self, charges: Iterable[Charge]) -> None:

@@ -42,6 +42,9 @@ T = TypeVar("T")
 #: Exceptions of a client whose server is out of reach.
 CLIENT_ERRORS: Final = (RedisError, RedisClusterException, OSError)
 
+#: Fields of a batch that are read at once.
+MAX_SCANNED: Final = 2_000
+
 #: A proxy that is not trusted is in one of this number of keys, for so many seconds.
 MAX_PROXIES, PROXY_SECONDS = 16, 7_200
 
@@ -133,7 +136,7 @@ class RedisEngine(RedisCore):
 
     def release(self, verdicts: Iterable[Verdict]) -> None:
         """Release the leases of these verdicts; verdicts of other algorithms are ignored."""
-        self.refund(leases(verdicts))
+        run_sync(self._refund(leases(verdicts), is_counted=False))
 
     def reset(self, charges: Iterable[Charge]) -> None:
         """Delete the counters of these charges: their next request has the full quota."""
@@ -172,14 +175,14 @@ class RedisEngine(RedisCore):
         """Return the counts of one batch; empty if it was dropped or has expired."""
         return usage.counts_of(usage.minute_of(batch), self._fields_of(batch))
 
-    def read_requests(self, batch: str) -> UsageCount:
+    def read_requests(self, batch: str) -> list[UsageCount]:
         """Return the counts of the requests of one batch, each once, whatever rules matched it."""
         return usage.requests_of(usage.minute_of(batch), self._fields_of(batch))
 
     def _fields_of(self, batch: str) -> dict[str, int]:
         shard = usage.shard_of(batch)
-        found = self._run(shard, lambda client: client.hgetall(f"{self.prefix(shard)}batch:{batch}"))
-        fields = fields_of(found)
+        key = f"{self.prefix(shard)}batch:{batch}"  # nobody adds to it; in parts, as a large one would block Redis
+        fields = fields_of(self._run(shard, lambda client: dict(client.hscan_iter(key, count=MAX_SCANNED))))
         fields.pop(usage.FILLER, None)
         return {field: int(count) for field, count in fields.items()}
 
@@ -189,8 +192,9 @@ class RedisEngine(RedisCore):
 
         def drop(client: Redis) -> None:
             with client.pipeline(transaction=True) as pipeline:
-                pipeline.delete(f"{self.prefix(shard)}batch:{batch}")
+                pipeline.unlink(f"{self.prefix(shard)}batch:{batch}")
                 pipeline.srem(f"{self.prefix(shard)}batches", batch)
+                pipeline.hdel(f"{self.prefix(shard)}{RECENT}", "callers\n")  # those that wait, see count.lua
                 pipeline.execute()
 
         self._run(shard, drop)

@@ -12,7 +12,7 @@ from struct import pack
 from typing import Final
 
 from .. import usage
-from ..base import Charge, Verdict, Version, noted
+from ..base import Charge, Counted, Verdict, Version, noted
 from ..call import Call, CallTemplate
 from ..limits import EXACT, MAX_UNITS
 from ..partition_stats import rule_of
@@ -83,9 +83,14 @@ def packed_of(template: CallTemplate) -> Packed:
         charges = template.charges
         is_fixed = all(charge.limit.is_fixed for charge in charges)
         records = b"".join([charge.limit.packed + cost_of(charge) for charge in charges if is_fixed])
-        field = usage.joined(usage.lines_of(charges), "a" * len(charges), template.so_far)
-        template.packed = Packed(records, bulk_string(field.encode()) if field else EMPTY, {})
+        template.packed = Packed(records, EMPTY if template.counts_callers else packed_field(charges), {})
     return template.packed
+
+
+def packed_field(charges: Sequence[Charge], so_far: Sequence[Counted] = (), minute: int = 0) -> bytes:
+    """Return the field that counts these charges in this minute if all are allowed, packed. so_far: see `Call`."""
+    field = usage.joined(usage.lines_of(charges), "a" * len(charges), so_far, minute)
+    return bulk_string(field.encode()) if field else EMPTY
 
 
 def receipt_of(verdict: Verdict, units: int) -> bytes:
@@ -113,7 +118,8 @@ def keys_of_more(
     keys: list[bytes] = []
     for (sampled, weight, *_), label, _, _ in notes:
         first = minute if sampled else minute // 60 * 60  # the first of the hour, so that it is cached for longer
-        keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
+        if sampled not in (2, 3):
+            keys += _keys_of_note(prefix, sampled, weight > 0, label, first)
     if counts:
         if counts.id:
             keys.append(bulk_string(f"{prefix}held:{counts.id}".encode()))
@@ -125,8 +131,9 @@ def keys_of_more(
 def _keys_of_note(prefix: str, is_sampled: int, weighs: bool, label: str, minute: int) -> list[bytes]:
     """Return the packed keys of a note, in the order of check.lua."""
     hour, rule = minute // 60, rule_of(label)
-    names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}", "hours"] if weighs else []
-    names += [f"sample:{minute}", "sampled"] if is_sampled else []
+    names = [f"allowed:{hour}:{rule}", f"rejected:{hour}:{rule}"] if weighs or is_sampled > 1 else []
+    names += ["hours"] if weighs else []
+    names += [f"sample:{minute}", "sampled"] if is_sampled == 1 else []
     return [bulk_string(f"{prefix}{name}".encode()) for name in names]
 
 
@@ -168,10 +175,15 @@ class CallFormats:
         form = formats.get(kind := (self, notes, bool(wants)))
         if form is None or form.minute != minute or form.version is not version:
             form = self._keep(formats, template, kind, version, minute)
-        size, flags = form.size, form.flags
-        words = partitions
-        if flags:
-            words += tuple([flags_of(*each).decode("latin-1") for each in zip(flags, wants, strict=True)])
+        size, words = form.size, partitions
+        if form.varies:
+            varied = [flags_of(*each).decode("latin-1") for each in zip(form.flags, wants, strict=True)]
+            for length, places in form.lines:
+                callers = [partitions[each] + getattr(partitions[each], "tail", "") for each in places]
+                chars = sum(map(len, callers))
+                varied += f"{length + chars}", *callers
+                size += chars + len(varied[-1 - len(callers)])
+            words = (*partitions, *varied)
         for place in form.noted:  # with its tail, so that its length differs
             word = bulk_string(noted(partitions[place]).encode()).decode("latin-1")
             words, size = (*words, word), size + len(word)
@@ -199,9 +211,23 @@ class CallFormats:
         text = call.replace(word, _HOLE.encode()).decode("latin-1")
         for each in set(flags):
             text = text.replace(flags_of(each, _WANTED).decode("latin-1"), _HOLE)
+        lines = []
+        if template.counts_callers:
+            exact = [place for place, charge in enumerate(charges) if charge.usage is not None and charge.exact]
+            fields = [(packed_field(charges), exact)]
+            fields += [(bulk_string(each.field.encode()), [each.places[0]]) for each in usage.extras_of(charges)]
+            for packed, named in fields:
+                if holes := (line := packed.decode("latin-1")).count(_HOLE):
+                    head, body = line[1:].split("\r\n", 1)
+                    text = text.replace(line, f"${_HOLE}\r\n{body}", 1)
+                    size -= len(head) + holes * len(_HOLE)
+                    lines.append((int(head) - holes * len(_HOLE), named))
         parts = [part for before in text.split(_HOLE) for part in (before, "")][:-1]
         if len(formats) >= MAX_FORMATS:
             formats.clear()
+        if lines and flags:
+            size = -1  # their words alternate: `encode` must pack such calls, which are rare
         places = tuple([note.place for note in notes])
-        form = formats[kind] = CallFormat(minute, version, parts, size, places, tuple(flags))
+        form = CallFormat(minute, version, parts, size, places, tuple(flags), tuple(lines), bool(flags or lines))
+        formats[kind] = form
         return form

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from ..base import tail_of
 from ..call import Answer, Call
 from ..partition_stats import MINUTE_US, is_sampled
+from ..usage import extras_of
 
 #: Minutes of an hour.
 HOUR: Final = 60
@@ -25,8 +26,8 @@ WEIGHT: Final = 16
 #: Maximum number of calls whose sampled partitions a process remembers; above that, all are found again.
 MAX_REMEMBERED: Final = 50_000
 
-#: The first byte of a note is 1 if its partition is sampled; the second is the weight; the others are numbers of
-#: charges, from 1 to the maximum of a byte.
+#: The first byte of a note is 1 if its partition is sampled, 2 or 3 if it counts units, and above that if it takes back
+#: what an earlier call has noted; the second is the weight; the others are numbers of charges, from 1 to the maximum.
 MAX_CHARGES: Final = 255
 
 #: Maximum number of rejected callers whose tails wait for the next call of a process.
@@ -131,7 +132,20 @@ def notes_of(charges: Call, weight: int, sampled: int) -> list[PartitionNote]:
     for label, place, numbers in charges.template.pools if weight else ():
         what = bytearray((0, weight, *[number for number in numbers if number <= MAX_CHARGES]))
         pools.append(PartitionNote(what, label, charges[place].partition or "", place))
-    return [*notes.values(), *pools]
+    earlier = [PartitionNote(bytearray((3 + weight, 0)), *what) for what in charges.noted if weight]
+    return [*notes.values(), *pools, *earlier]
+
+
+def notes_of_units(charges: Call) -> list[PartitionNote]:
+    """Return the notes that count units apart: for their field and number."""
+    return [
+        PartitionNote(
+            bytearray((3 if each.if_rejected else 2, 0, *[place + 1 for place in each.places if place < MAX_CHARGES])),
+            each.field,
+            str(each.units),
+        )
+        for each in extras_of(charges)
+    ]
 
 
 def _sampled_of(charges: Call) -> int:

@@ -10,7 +10,7 @@ from zlib import crc32
 from ...exceptions import StaleRules
 from .. import usage
 from ..base import Charge, Verdict, Version, WrongServer, as_version, receipts_of
-from ..call import Call
+from ..call import Answer, Call
 from ..limits import check_time
 from ..partition_stats import MINUTE_US
 from .packing import (
@@ -23,10 +23,11 @@ from .packing import (
     more_of,
     opening_by_redis,
     opening_of,
+    packed_field,
     packed_of,
     receipt_of,
 )
-from .partition_notes import PartitionNote, PartitionTracker
+from .partition_notes import PartitionNote, PartitionTracker, notes_of_units
 from .scripts import CHECK_SHA
 
 #: Maximum number of times that a call is sent, each time for the minute and the calendar windows of Redis's last reply.
@@ -148,7 +149,11 @@ class CallEncoder:
         for receipt in receipts:
             names.append(f"{prefix}{receipt.charge.key}{receipt.charge.limit.tag}".encode())
             records.append(receipt_of(receipt, receipt.spent))
-        field, charges = common.field if mode % ScriptMode.RETURNED in COUNTING else EMPTY, len(call.partitions)
+        field, charges = EMPTY, len(call.partitions)
+        if mode % ScriptMode.RETURNED in COUNTING:
+            field, notes = common.field, [*notes_of_units(call), *notes]
+            if call.so_far or call.template.counts_callers:
+                field = packed_field(call, call.so_far, times[0] // MINUTE_US)
         minute = None if field is EMPTY and not (notes or counts) else times[0] // MINUTE_US
         if now_us is None:
             opening = opening_by_redis(mode, charges, len(receipts), minute)
@@ -164,7 +169,7 @@ class CallEncoder:
         """Return the packed call that checks these charges, without creating them; `None` = `encode` must pack it."""
         template = call.template
         is_fixed = template.is_filled and (template.packed or packed_of(template)).records
-        if not (is_fixed and self._uses_templates) or self._partition_tracker.waiting:
+        if not (is_fixed and self._uses_templates) or call.so_far or self._partition_tracker.waiting:
             return None
         minute = int(time.time() / 60 + self._clock_ahead / MINUTE_US)  # Python divides large integers slowly
         return self._formats.fill(call, version, minute, self._partition_tracker.kind_of(call, minute))
@@ -174,20 +179,25 @@ class CallEncoder:
     ) -> bytes:
         return self.encode(ScriptMode.CHECK, call, (), version, None, (minute * MINUTE_US,), notes=notes)
 
-    def encode_undo(self, verdicts: Sequence[Verdict], *, shard: int = 0, so_far: str = "") -> bytes:
+    def encode_undo(self, answer: Answer, *, shard: int = 0) -> bytes:
         """Return a call that undoes a check: what its verdicts have spent, and its usage.
 
-        Counted rejections stay charged. verdicts: of the check, at least one. Pack it before they are marked as
-        refunded. so_far: of its template.
+        Counted rejections stay charged. answer: of the check, to at least one charge. Pack it before its verdicts are
+        marked as refunded.
         """
-        receipts = [verdict for verdict in verdicts if verdict.spent]
+        receipts = [verdict for verdict in answer if verdict.spent]
         records = [receipt_of(receipt, receipt.spent) for receipt in receipts]
-        names, at_us = [self._name(receipt.charge) for receipt in receipts], verdicts[0].at_us
-        field = usage.field_of(verdicts, so_far=so_far)
+        names, at_us = [self._name(receipt.charge) for receipt in receipts], answer[0].at_us
+        field = usage.field_of(answer, is_rejected=answer.is_rejected, so_far=answer.charges.so_far)
         minute = at_us // MINUTE_US if field else None
         opening = opening_of(at_us, ScriptMode.UNDO, 0, len(receipts), minute)
         words = (EMPTY, bulk_string(field.encode()), opening, *records, b"\r\n")
-        return self._call_of(shard, names, words, minute)
+        extras = usage.extras_after(answer.charges, answer, is_rejected=answer.is_rejected)
+        if minute is None or not extras:
+            return self._call_of(shard, names, words, minute)
+        counts = usage.UsageCarry("", tuple((minute, each.field, -each.units) for each in extras))
+        keys = keys_of_more(self._prefixes[shard], minute, (), counts)
+        return self._call_of(shard, names, words, minute, keys, more_of((), counts))
 
     def _call_of(
         self,

@@ -1,11 +1,19 @@
 """The encoding of usage: one count per minute for each set of labels and the outcomes of their charges.
 
-A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed by its
-rule, `s` allowed beyond its soft quota, `d` rejected by its rule; in capitals if a process decided without the
-engine. A shadow charge's label starts with `~`; a charge that is not counted has an empty line.
+A field is the labels of a call's charges, one per line, then a line with a letter for each charge: `a` allowed, `s`
+allowed beyond its soft quota, `d` rejected by its rule, `o` allowed by its rule, but rejected by another, `x` exempt;
+in capitals if a process decided without the engine. A shadow charge's line starts with `~`; that of a charge that is
+not counted has no label. An allowed request costs 1 unit, or the number after a tab at the end of its rule's line; an
+exempt one 0. Units beyond that are counted under the label and the letter `+`, whatever their number: see `Extra`.
 
-If an earlier call for the same request was counted, the first line is `~~` with the letter of its outcome, and the last
-line begins with an `a` for it. So the requests can be counted, too, whatever rules match them: see `requests_of`.
+If a charge is `exact`, a vertical tab and the caller follow its label: its partition with the tail. So callers are
+counted, corrected and collected as their rules are, and add up to the same. A process and a shard of Redis count up to
+a number of callers that wait to be collected, then further ones together, as a caller without a name.
+
+If earlier calls for the same request were counted, their lines and letters come first, each line after `~~`, the number
+of minutes since then and a colon. So the field of a later call says what has become of the request: if that call
+rejects it, rules that allowed it before are counted as `o` instead, in their minute; if its letters are `x`, rules that
+did not allow it are counted as `x`. And the requests can be counted, too, whatever rules match them: see `requests_of`.
 
 A named field also has a line, after a tab, for each counter that rejected the call. It is used for the list of recent
 rejections: see `rejections`. A process sends its own decisions in this form; they are counted under the field alone.
@@ -14,24 +22,46 @@ rejections: see `rejections`. A process sends its own decisions in this form; th
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
-from ..base import Charge, UsageCount, Verdict
+from ..base import NEVER, Charge, Counted, UsageCount, Verdict, tail_of
+from ..call import Call
+from ..limits import Limit
+from ..partition_stats import MINUTE_US
 
 SHADOW = "~"
 
-#: The beginning of the first line of a field that continues a request.
+#: The letter of a field that counts units.
+UNITS: Final = "+"
+
+#: Between a label and the caller.
+CALLER: Final = "\v"
+
+#: Callers, one in each minute in which it comes, that a shard counts apart since the latest batch was collected, each
+#: with some 250 bytes. check.lua has the same number.
+MAX_CALLERS: Final = 500_000
+_CALLER_AND: Final = re.compile(f"{CALLER}[^\\t\\n]*")
+
+#: The beginning of the lines of earlier calls for the same request.
 CONTINUES: Final = "~~"
 
-#: The outcomes of a request, each outweighing those before it: `w` = a shadow charge would have rejected it.
-_OUTCOMES: Final = "aswd"
+#: The outcomes of a request under one rule, each outweighing those before it: `w` = a shadow charge rejects it.
+_OF_RULE: Final = "+asowdx"
+
+#: Those of the request itself, which is rejected if any rule rejects it, unless the caller is exempt.
+_OF_REQUEST: Final = "aswodx"
+
+#: The counts of `UsageCount` that an outcome adds to.
+_COLUMNS: Final = {"a": (0,), "s": (0, 3), "d": (1,), "w": (2,), "o": (5,), "x": (0, 6), UNITS: ()}
+_DEGRADED, _EXTRA = 4, 7
 
 #: The prefix of each counter in a named field.
 COUNTER: Final = "\n\t"
@@ -56,60 +86,192 @@ WAITING_SECONDS: Final = 1.0
 RESEND_SECONDS: Final = 1.0
 
 
+#: A minute since the Unix epoch, a field, and the calls or units to add to it.
+Entry = tuple[int, str, int]
+
+
 @dataclass(slots=True)
 class UsageCarry:
     """Counts of a process that are sent to the engine, which adds counts with the same id only once.
 
-    entries: a minute since the Unix epoch, a field, and the calls to add to it. shard: the one that they were
-    sent to, if the engine has several, until it is known whether they have arrived: they can only be sent
-    there again. `None` = any shard.
+    id: empty if they are sent only once. shard: the one that they were sent to, if the engine has several, until it is
+    known whether they have arrived: they can only be sent there again. `None` = any shard.
     """
 
     id: str
-    entries: tuple[tuple[int, str, int], ...]
+    entries: tuple[Entry, ...]
     shard: int | None = None
 
 
+def label_of(charge: Charge) -> str | None:
+    """Return the label that a charge is counted under, with its caller if it is exact."""
+    label = charge.usage
+    if label is None or not charge.exact:
+        return label
+    return with_caller(label, charge.key if charge.partition is None else charge.partition)
+
+
+def with_caller(label: str, caller: str) -> str:
+    """Return the label that this caller is counted under."""
+    if any(mark in caller for mark in ("\t", "\n", CALLER)):
+        raise ValueError("partition: of an exact charge, it is one line of text without tabs.")
+    return f"{label}{CALLER}{caller}{tail_of(caller)}"
+
+
+def without_callers(field: str) -> str:
+    """Return the field that counts the same for all callers together."""
+    return _CALLER_AND.sub(CALLER, field)
+
+
+def line_of(label: str | None, *, gating: bool, cost: int | None = None) -> str:
+    """Return the line of a charge. label: `None` = it is not counted. cost: the usual one."""
+    return f"{'' if gating else SHADOW}{label or ''}" + (f"\t{cost}" if label and cost not in (1, None) else "")
+
+
 def lines_of(charges: Iterable[Charge]) -> list[str]:
-    """Return a line for each charge: its label, or an empty one if it is not counted."""
-    return [
-        "" if charge.usage is None else charge.usage if charge.gating else SHADOW + charge.usage for charge in charges
-    ]
+    """Return the line of each charge."""
+    return [line_of(label_of(charge), gating=charge.gating, cost=charge.usual_cost) for charge in charges]
 
 
-def joined(lines: Sequence[str], outcomes: str, so_far: str) -> str:
-    """Return the field of these lines and letters; empty if none is counted. so_far: see `CallTemplate`."""
-    if not any(lines):
-        return ""
-    return "\n".join((f"{CONTINUES}{so_far}", *lines, f"a{outcomes}") if so_far else (*lines, outcomes))
+class Extra(NamedTuple):
+    """Units of a label that its charges in a call cost beyond the usual cost. A label with several charges counts once.
 
-
-def field_of(verdicts: Sequence[Verdict], *, so_far: str = "", degraded: bool = False) -> str:
-    """Return the field that counts the call of these verdicts; empty if it is not counted.
-
-    so_far: see `CallTemplate`. degraded: they were decided without the engine.
+    They are counted if all charges of these places are allowed and the call is not rejected; if_rejected: if it is.
     """
-    lines = lines_of(verdict.charge for verdict in verdicts)
-    outcomes = "".join("d" if not verdict.allowed else "s" if verdict.soft_exceeded else "a" for verdict in verdicts)
-    field = joined(lines, outcomes, so_far)
-    return field[: -len(outcomes)] + outcomes.upper() if degraded and field else field
+
+    places: tuple[int, ...]
+    label: str
+    units: int
+    if_rejected: bool = False
+
+    @property
+    def field(self) -> str:
+        """The field that they are counted under."""
+        return f"{self.label}\n{UNITS}"
+
+    def applies(self, passed: Sequence[bool], *, is_rejected: bool) -> bool:
+        """Return whether they are counted. passed: whether each charge of the call is allowed."""
+        return is_rejected is self.if_rejected and all(passed[place] for place in self.places)
 
 
-def outcome_of(field: str) -> str:
-    """Return the letter of a request after a call with this field: see `_OUTCOMES`; a capital if it is degraded.
+def extras_of(call: Call, so_far: Sequence[Counted] | None = None) -> list[Extra]:
+    """Return the units to count apart, if the call is allowed or rejected. so_far: `None` = as the call says."""
+    template = call.template
+    extras: list[Extra] | None = template.extras
+    if template.counts_callers:
+        extras = _extras_of(call)
+    elif extras is None:
+        extras = template.extras = _extras_of(template.charges)
+    so_far = call.so_far if so_far is None else so_far
+    if not (so_far or call.settled):
+        return extras
+    settled = [Extra((), label, units) for label, units in (call.settled or {}).items()]
+    return [*extras, *_corrections_of(so_far), *settled]
 
-    "" for an empty field: the call was not counted.
-    """
-    if not field:
+
+def extras_after(
+    call: Call, verdicts: Iterable[Verdict], *, is_rejected: bool, so_far: Sequence[Counted] | None = None
+) -> list[Extra]:
+    """Return those of the same that are counted after this decision on the call."""
+    extras = extras_of(call, so_far)
+    return [each for each in extras if each.applies([verdict.allowed for verdict in verdicts], is_rejected=is_rejected)]
+
+
+def _extras_of(charges: Iterable[Charge]) -> list[Extra]:
+    places: dict[str, list[int]] = {}
+    units: dict[str, int] = {}
+    for place, charge in enumerate(charges):
+        label = None if charge.usual_cost is None or charge.cost >= NEVER else label_of(charge)
+        if label is not None:
+            places.setdefault(label, []).append(place)
+            units.setdefault(label, charge.cost - (charge.usual_cost or 0))
+    return [Extra(tuple(some), label, units[label]) for label, some in places.items() if units[label]]
+
+
+def _corrections_of(so_far: Iterable[Counted]) -> list[Extra]:
+    """Return the units of earlier calls for a request that are taken back if a later one rejects it."""
+    if any(each.letter in "doDO" and not each.line.startswith(SHADOW) for each in so_far):
+        return []  # it was rejected already
+    return [Extra((), label_in(each.line), -each.units, if_rejected=True) for each in so_far if each.units]
+
+
+def refunded(receipts: Iterable[Verdict], minute: int) -> tuple[Entry, ...]:
+    """Return the counts, in this minute, of the units that these receipts refund. A label of a request counts once."""
+    first: dict[str, Limit] = {}
+    units: dict[str, int] = {}
+    for receipt in receipts:
+        charge = receipt.charge
+        label = label_of(charge) if charge.usual_cost is not None else None
+        if label is not None and first.setdefault(label, charge.limit) == charge.limit:
+            units[label] = units.get(label, 0) - receipt.spent
+    return tuple((minute, Extra((), label, number).field, number) for label, number in units.items() if number)
+
+
+def carried(receipts: Iterable[Verdict], minute: int) -> UsageCarry | None:
+    """Return what `refunded` does, for a call to carry."""
+    entries = refunded(receipts, minute)
+    return UsageCarry("", entries) if entries else None
+
+
+def uncounted(receipts: Iterable[Verdict]) -> list[Verdict]:
+    """Return these receipts so that usage does not count what they refund."""
+    return [replace(each, charge=each.charge._replace(usual_cost=None)) for each in receipts]
+
+
+def label_in(line: str) -> str:
+    """Return the label in a line, with its caller."""
+    return line.removeprefix(SHADOW).partition("\t")[0]
+
+
+def joined(lines: Sequence[str], letters: str, so_far: Iterable[Counted] = (), minute: int = 0) -> str:
+    """Return the field of these lines and letters; empty if there is nothing to count. so_far: see `Call`."""
+    if not (_counts(lines) or (lines and so_far)):
         return ""
-    *labels, outcomes = without_name(field).split("\n")
-    letters = [
-        "w" if outcome == "d" and label.startswith(SHADOW) else outcome
-        for label, outcome in zip(labels, outcomes.lower(), strict=True)
+    before = [f"{CONTINUES}{minute - (each.minute or minute)}:{each.line}" for each in so_far]
+    return "\n".join((*before, *lines, "".join([each.letter for each in so_far]) + letters))
+
+
+def _counts(lines: Iterable[str]) -> bool:
+    return any(line.removeprefix(SHADOW) for line in lines)
+
+
+def letter_of(verdict: Verdict, *, is_rejected: bool) -> str:
+    """Return the letter of a verdict. is_rejected: its call was rejected, by whatever rule."""
+    return "d" if not verdict.allowed else "o" if is_rejected else "s" if verdict.soft_exceeded else "a"
+
+
+def field_of(
+    verdicts: Sequence[Verdict],
+    *,
+    is_rejected: bool,
+    so_far: Iterable[Counted] = (),
+    again: Sequence[Counted] = (),
+    degraded: bool = False,
+) -> str:
+    """Return the field that counts the call of these verdicts; empty if there is nothing to count.
+
+    is_rejected: by whatever rule. so_far: see `Call`. again: what else to count, as if it were of this call.
+    degraded: they were decided without the engine.
+    """
+    letters = "".join([letter_of(verdict, is_rejected=is_rejected) for verdict in verdicts])
+    letters = letters.upper() if degraded else letters
+    letters += "".join([each.letter if each.letter == "d" or not is_rejected else "o" for each in again])
+    lines, at = lines_of([verdict.charge for verdict in verdicts]), verdicts[0].at_us if verdicts else 0
+    return joined([*lines, *[each.line for each in again]], letters, so_far, at // MINUTE_US)
+
+
+def continued(so_far: tuple[Counted, ...], verdicts: Sequence[Verdict], *, is_rejected: bool) -> tuple[Counted, ...]:
+    """Return how a request was counted so far, after a call with these verdicts; empty if it was not counted."""
+    lines = lines_of([verdict.charge for verdict in verdicts])
+    if not (so_far or _counts(lines)):
+        return ()
+    extras, passed = _extras_of([each.charge for each in verdicts]), [each.allowed for each in verdicts]
+    extra = {each.places[0]: each.units for each in extras if each.applies(passed, is_rejected=is_rejected)}
+    counted = [
+        Counted(verdict.at_us // MINUTE_US, line, letter_of(verdict, is_rejected=is_rejected), extra.get(place, 0))
+        for place, (line, verdict) in enumerate(zip(lines, verdicts, strict=True))
     ]
-    before = labels[0].removeprefix(CONTINUES) if labels[0].startswith(CONTINUES) else ""
-    worst: str = max((*before.lower(), *letters), key=_OUTCOMES.find)
-    return worst.upper() if before.isupper() or outcomes[-1].isupper() else worst
+    return (*so_far, *counted)
 
 
 def name_of(field: str, verdicts: Iterable[Verdict]) -> str:
@@ -124,48 +286,94 @@ def without_name(field: str) -> str:
 
 
 def counts_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
-    """Return the counts per label of one minute. A label with several charges counts once per call.
+    """Return the counts per label of a batch of this minute. A label with several charges counts once per call.
 
-    Counts may be below 0 if a batch corrects an earlier one.
+    Those of another minute correct what earlier calls for a request have counted then.
     """
-    totals: dict[str, list[int]] = {}
-    for field, calls in fields.items():
-        *labels, outcomes = without_name(field).split("\n")
-        worst: dict[str, tuple[str, bool]] = {}
-        for label, outcome in zip(labels, outcomes.lower(), strict=True):
-            shadow = label.startswith(SHADOW)
-            name = label.removeprefix(SHADOW)
-            if name and not label.startswith(CONTINUES):
-                # "a" < "d" < "s"; a denial outweighs a soft excess
-                before = worst.get(name, ("a", shadow))[0]
-                worst[name] = ("d" if "d" in (before, outcome) else max(before, outcome), shadow)
-        for name, (outcome, shadow) in worst.items():
-            counts = totals.setdefault(name, [0, 0, 0, 0, 0])
-            _add(counts, outcome, shadow, calls)
-            counts[4] += calls if outcomes[-1].isupper() else 0
-    return [UsageCount(minute, label, *counts) for label, counts in totals.items() if any(counts)]
+    return _summed([change for field, calls in fields.items() for change in _of_rules(minute, field, calls)])
 
 
-def requests_of(minute: int, fields: Mapping[str, int]) -> UsageCount:
-    """Return the counts of the requests of one minute, each once, whatever rules matched it. See `counts_of`."""
-    counts = [0, 0, 0, 0, 0]
-    for field, calls in fields.items():
-        first = field.partition("\n")[0]
-        for letter, times in ((outcome_of(field), calls), (first.removeprefix(CONTINUES), -calls)):
-            if letter != first:  # else no earlier call was counted
-                is_shadow = letter in "wW"
-                _add(counts, "d" if is_shadow else letter.lower(), is_shadow, times)
-                counts[4] += times if letter.isupper() else 0
-    return UsageCount(minute, "", *counts)
+def requests_of(minute: int, fields: Mapping[str, int]) -> list[UsageCount]:
+    """Return the counts of the requests of a batch, each once, whatever rules matched it, in its first minute."""
+    return _summed([change for field, calls in fields.items() for change in _of_request(minute, field, calls)])
 
 
-def _add(counts: list[int], outcome: str, shadow: bool, calls: int) -> None:
-    """counts: allowed, rejected, shadow_rejected, soft_exceeded."""
-    if outcome == "d":
-        counts[2 if shadow else 1] += calls
-    else:
-        counts[0] += calls
-        counts[3] += calls if outcome == "s" else 0
+#: What a field adds to the counts: minute, label, the letter of an outcome, the number of requests, and extra units.
+_Change = tuple[int, str, str, int, int]
+
+#: A charge in a field: the minute, the label, the letter of its outcome, and its usual cost.
+_Outcome = tuple[int, str, str, int]
+
+
+def _summed(changes: Iterable[_Change]) -> list[UsageCount]:
+    totals: dict[tuple[int, str], list[int]] = {}
+    for minute, label, letter, calls, units in changes:
+        counts = totals.setdefault((minute, label), [0] * 8)
+        for place in (*_COLUMNS[letter.lower()], *[_DEGRADED][: letter.isupper()]):
+            counts[place] += calls
+        counts[_EXTRA] += units
+    return [UsageCount(*key, *counts) for key, counts in totals.items() if any(counts)]
+
+
+def _of_rules(minute: int, field: str, calls: int) -> Iterator[_Change]:
+    earlier, latest = _outcomes(minute, field)
+    for at, label, letter, cost in _by_label(latest):
+        extra = cost if letter == UNITS else cost - 1 if letter in "asAS" else -1 if letter == "x" else 0
+        yield at, label, letter, calls, calls * extra
+    is_exempt, was_rejected = any(letter == "x" for _, _, letter, _ in latest), _rejects(earlier)
+    for at, label, letter, cost in _by_label(earlier):
+        other, exempt = ("o", "x") if letter.islower() else ("O", "X")
+        if is_exempt and (was_rejected or letter in "wW"):  # else its charges are refunded, and so are their units
+            yield at, label, other if letter in "asAS" else letter, -calls, 0
+            yield at, label, exempt, calls, -calls
+        elif letter in "asAS" and _rejects(latest) and not was_rejected:
+            yield at, label, letter, -calls, -calls * (cost - 1)
+            yield at, label, other, calls, 0
+
+
+def _of_request(minute: int, field: str, calls: int) -> Iterator[_Change]:
+    earlier, latest = _outcomes(minute, field)
+    at = earlier[0][0] if earlier else minute
+    for outcomes, times in ((earlier, -calls), (earlier + latest, calls)):
+        if outcomes and outcomes[0][2] != UNITS:
+            letter = _worst([letter for _, _, letter, _ in outcomes], _OF_REQUEST)
+            yield at, "", {"o": "d", "O": "D"}.get(letter, letter), times, 0
+
+
+def _outcomes(minute: int, field: str) -> tuple[list[_Outcome], list[_Outcome]]:
+    """Return the charges of the earlier calls for a request, and those of the latest."""
+    *lines, letters = without_name(field).split("\n")
+    earlier, latest = list[_Outcome](), list[_Outcome]()
+    for line, letter in zip(lines, letters, strict=True):
+        found, at = latest, minute
+        if line.startswith(CONTINUES):
+            ago, _, line = line.removeprefix(CONTINUES).partition(":")
+            found, at = earlier, minute - int(ago)
+        if line.startswith(SHADOW):
+            letter = {"d": "w", "D": "W"}.get(letter, letter)
+        cost = line.partition("\t")[2]
+        found.append((at, label_in(line), letter, int(cost) if cost.isdecimal() else 1))
+    return earlier, latest
+
+
+def _by_label(outcomes: Iterable[_Outcome]) -> Iterator[_Outcome]:
+    """Yield the outcome of each label that is counted, of all its charges."""
+    found: dict[tuple[int, str], list[_Outcome]] = {}
+    for each in outcomes:
+        if each[1]:
+            found.setdefault(each[:2], []).append(each)
+    for (at, label), some in found.items():
+        yield at, label, _worst([letter for _, _, letter, _ in some], _OF_RULE), some[0][3]
+
+
+def _worst(letters: Sequence[str], order: str) -> str:
+    """Return the letter that outweighs the others; a capital if one of them is."""
+    worst = max(map(str.lower, letters), key=order.index)
+    return worst.upper() if any(map(str.isupper, letters)) else worst
+
+
+def _rejects(outcomes: Iterable[_Outcome]) -> bool:
+    return any(letter in "doDO" for _, _, letter, _ in outcomes)
 
 
 def minute_of(batch: str) -> int:
@@ -188,8 +396,9 @@ class UsageBuffer:
     """Counts of this process that the engine does not have yet. Later calls carry them; see their argument `counts`.
 
     For all threads of a process; after a fork they stay with the parent.
-    max_fields: fields of a minute to keep. Above that, calls are counted in the latest minute that has their
-    field, or not at all if there is none. clock: seconds. is_empty: nothing to send. due_at: when to send it.
+    max_fields: fields of a minute to keep, half of them with callers; further callers are counted together. Above that,
+    calls are counted in the latest minute that has their field, or not at all if there is none. clock: seconds.
+    is_empty: nothing to send. due_at: when to send it.
     """
 
     def __init__(self, max_fields: int = 10_000, clock: Callable[[], float] = time.monotonic) -> None:
@@ -225,6 +434,8 @@ class UsageBuffer:
             key = (minute, field)
             if COUNTER in field and key not in self._counts and self._named() >= MAX_NAMED:
                 key = minute, without_name(field)
+            if 2 * len(self._counts) >= self._max_fields and CALLER in field and key not in self._counts:
+                key = minute, without_callers(key[1])
             if key not in self._counts and len(self._counts) >= self._max_fields:
                 alike = [kept for kept in self._counts if kept[1] == key[1]]
                 if not alike:

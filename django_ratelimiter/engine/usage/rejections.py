@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ..base import Alias, Verdict, tail_of
-from . import COUNTER, SHADOW, name_of, without_name
+from . import CALLER, CONTINUES, COUNTER, SHADOW, name_of, without_callers, without_name
 
 #: Rejections that are counted under one field in one minute are recorded one by one up to this number; above that, each
 #: twentieth is recorded as twenty. check.lua has the same numbers, so that rejections stay cheap.
@@ -88,7 +88,9 @@ class RejectionCounts(NamedTuple):
 def rejected_labels(field: str) -> list[str]:
     """Return the label of each charge that has rejected the calls of a field; shadow labels keep their prefix."""
     *labels, outcomes = field.split("\n")
-    return [label for label, outcome in zip(labels, outcomes, strict=False) if outcome in "dD"]
+    pairs = zip(labels, outcomes, strict=False)
+    rejected = [label for label, outcome in pairs if outcome in "dD" and not label.startswith(CONTINUES)]
+    return [re.split(f"[\t{CALLER}]", label)[0] for label in rejected]
 
 
 def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
@@ -101,7 +103,7 @@ def rejections_of(remembered: Iterable[RejectionCounts]) -> list[Rejection]:
         for name, entry in entries.items():
             field, *counters = name.split(COUNTER)
             for label, counter in zip(rejected_labels(field), counters, strict=False):
-                if label:
+                if label.removeprefix(SHADOW):
                     by_counter.setdefault(counter, []).append((entry, label))
         for field, step in marks.items():
             for label in rejected_labels(field):
@@ -166,9 +168,9 @@ class RecentRejections:
         for verdict in verdicts:
             if not verdict.allowed and (tail := tail_of(verdict.charge.partition)):
                 self.tails[str(verdict.charge.partition)] = tail
-        self._add(name, weight, now_us // STEP_US)
+        self._add(without_callers(name), weight, now_us // STEP_US)
         if counted % RECORDED_ONE_IN == 0:
-            self._mark_sampled(field, now_us // STEP_US)
+            self._mark_sampled(without_callers(field), now_us // STEP_US)
 
     def record_local(self, counts: tuple[int, str, int], counted: int, now_us: int) -> None:
         """Record a decision of a process. counts: a minute, a field, which may be a named one, and calls.
@@ -178,9 +180,9 @@ class RecentRejections:
         minute, name, calls = counts
         field, step = without_name(name), min(now_us // STEP_US, (minute + 1) * _STEPS_OF_A_MINUTE - 1)
         if name != field:
-            self._add(name, calls, step)
+            self._add(without_callers(name), calls, step)
         if rejected_labels(field) and (name == field or counted >= RECORDED_EXACTLY):
-            self._mark_sampled(field, step)
+            self._mark_sampled(without_callers(field), step)
 
     def _mark_sampled(self, field: str, step: int) -> None:
         self._sampled.pop(field, None)

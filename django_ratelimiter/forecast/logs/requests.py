@@ -17,13 +17,12 @@ from django.utils import translation
 from django.utils.encoding import repercent_broken_unicode
 
 from ...conf import django_setting, settings
-from ...databases import spelled
+from ...databases import pk_of, spelled
 from ...identity import Identity, access_entry_for, client_ip, hash_api_key
 from ...identity.proxies import client_address, is_proxy, network_around
 from ...inspection.entry_points import has_limiter, language_of, resolve_view
 from ...limiter.charges import NO_ENTITLEMENT, Only
 from ...middleware import ASKED_BY_GATEWAYS, exemption
-from ...plans import pk_from
 from ...rules.cache import access_list
 from ...rules.records import Facts, RuleRecord
 from ...rules.routes import is_translated
@@ -99,7 +98,7 @@ class LoggedCallers:
         self._identities, self._rule_sets = tuple(identities), rule_sets
         names = {name for rules in rule_sets for rule in rules.rules for name in rule.partition_by}
         self._networks = [name for name in names if name.startswith("ip/")]
-
+        self._asks_for_customers = bool(settings.CUSTOMER) and "customer" in names
         found = lru_cache(maxsize=MAX_CALLERS)(self._make)
         self._find = found
         self._users: dict[str, str | None] = {}
@@ -149,6 +148,10 @@ class LoggedCallers:
         whole = client_address(http) if is_asked_for and not is_proxys else None
         values |= {each: around for each in self._networks if (around := network_around(whole, each))}
         caller = LoggedCaller(values, whole)
+        if "customer" in values:
+            caller.assume("customer", values["customer"] or "")
+        elif self._asks_for_customers and caller.customer:
+            values["customer"] = caller.customer.value
         caller.lacks, caller.entitlements = tuple(lacks), self._entitlements(caller, tier)
         caller.is_listed = access_entry_for(self._entries, caller) is not None
         return caller
@@ -195,7 +198,7 @@ def _users_of(names: set[str]) -> dict[str, str]:
     users: Any = get_user_model()
     found: dict[str, str] = {}
     writable = [name for name in names if "\0" not in name]  # PostgreSQL rejects other texts
-    keys = [name for name in writable if pk_from(name) is not None]
+    keys = [name for name in writable if pk_of(users, name) is not None]
     for field, given in ((users.USERNAME_FIELD, writable), ("pk", keys)):
         for start in range(0, len(given), 500):  # as many as every database accepts in one query
             some = [each for each in given[start : start + 500] if each not in found]

@@ -158,7 +158,7 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
             who = named(who, others=known)
         report = once_connected(partial(report_of, who), lambda report: not report.problem)
         if report.is_unknown:
-            raise _no_such_user()
+            raise _no_such(who)
         self.say(lines_of_caller(report), report)
         if report.problem:
             raise EngineUnavailable(report.problem)
@@ -169,8 +169,8 @@ class Command(FileCommands, TrafficCommands, BaseCommand):
         who = caller_of(kind, value, must_count=False)
         once_connected(partial(counters_now, who), lambda found: not found.problem)
         found = forget(who)
-        if who.is_unknown_user and not found.removed and not found.problem:
-            raise _no_such_user()
+        if who.is_unknown_row and not found.removed and not found.problem:
+            raise _no_such(who)
         removed = [*found.removed]
         text = "removed" if removed else "nothing was stored"
         if found.problem:
@@ -249,8 +249,9 @@ def _as_typed(who: Caller, kind: str, value: str) -> str:
     return f"{'' if kind == 'partition' else f'{kind}:'}{value} ({who})"
 
 
-def _no_such_user() -> CommandError:
-    return CommandError("There is no such user, and no rule has counted requests with this key recently.")
+def _no_such(who: Caller) -> CommandError:
+    more = " Give its primary key." if who.kind == "customer" else ""
+    return CommandError(f"There is no such {who.kind}, and no rule has counted requests with this key recently.{more}")
 
 
 class _Parser(CommandParser):
@@ -277,6 +278,7 @@ def _add_caller(command: ArgumentParser) -> Any:
         "--api-key", help="An API key, or its SHA-256 in hex, which keeps the key out of the shell's history."
     )
     who.add_argument("--ip", help="An IP address.")
+    who.add_argument("--customer", help="The primary key of a customer.")
     who.add_argument("--session", help="A session key.")
     who.add_argument("--partition", help="A kind of value and the value, such as header:X-Org=acme.")
     return who
@@ -298,7 +300,7 @@ def _add_counted(who: Any, command: ArgumentParser) -> None:
 _OF_QUESTION: Final = {
     "view": "The name of a view, instead of a path.",
     "user": "A login name or a primary key.",
-    "api_key": "An API key as callers send it, or the hash of a known key.",
+    "api_key": "An API key as callers send it, the hash of a known key, or value: and what API_KEY_RESOLVER returns.",
     "ip": "The IP address that connects to the site.",
     "scope": "A scope that your code asks for, besides those that the view is known to name.",
 }
@@ -332,5 +334,5 @@ def _question_from(options: dict[str, Any]) -> tuple[Question, Rejected | None]:
 def _summary(collected: Collected) -> str:
     if not collected.batches:
         return "Nothing to collect: no minute with usage has ended since the last collection."
-    batches, requests = counted(collected.batches, "batch", "es"), counted(collected.requests, "request")
-    return f"Collected {batches}: {requests}, each counted once for every rule that it matched."
+    batches, decisions = counted(collected.batches, "batch", "es"), counted(collected.requests, "decision")
+    return f"Collected {batches}: {decisions} of rules."

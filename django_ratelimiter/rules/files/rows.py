@@ -19,12 +19,11 @@ from django.db.models import Model
 from django.utils.timezone import get_default_timezone
 from django.utils.translation import gettext as _
 
-from ...conf import settings
+from ...conf import has_identity
 from ...engine.base import Version
 from ...models import AccessEntry, Rule, RuleLimit, Tier
 from ...usage.times import aware, end_from, stored
 from ...values.bounds import MAX_LIMITS, MAX_LISTED
-from ...values.partitions import IDENTITIES
 from ...values.terminal import visible
 from ..formatting import listed
 from ..routes import NO_SUCH_SCOPE, unknown_names
@@ -246,7 +245,7 @@ class RowReader:
                 where = "path" if named == "route" else named
                 found.append(f"{at}.{where}: {texts[named] % {'name': _shown(name)}}")
         for number, name in enumerate(rule.partition_by):
-            if name.isidentifier() and name not in (*IDENTITIES, *settings.IDENTITIES):
+            if name.isidentifier() and not has_identity(name):
                 text = _("%(name)s is not an identity of this project") % {"name": _shown(name)}
                 found.append(f"{at}.partition_by[{number}]: {text}")
         if found:

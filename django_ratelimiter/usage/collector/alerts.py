@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import router
-from django.db.models import F, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
 from ...backend import get_engine
 from ...engine.usage import minute_of
@@ -136,9 +136,7 @@ def _rejection_rates(minutes: int) -> Iterator[RejectionRate]:
         start__lt=stored(end),
     )
     sums = (
-        rows.order_by()
-        .values("rule_slug")
-        .annotate(rejected_requests=Sum("rejected"), met=Sum(F("allowed") + F("rejected") + F("shadow_rejected")))
+        rows.order_by().values("rule_slug").annotate(rejected_requests=Sum("rejected"), met=Sum(UsageBucket.REQUESTS))
     )
     for row in sums:
         yield RejectionRate(row["rule_slug"], int(row["rejected_requests"]), int(row["met"]))

@@ -10,24 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from operator import add as add_up
 from typing import Final, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, router, transaction
 from django.utils import timezone
 
 from ...backend import get_engine
+from ...conf import caller_in
 from ...databases import limit_wait
 from ...engine.base import UsageCount
+from ...engine.usage import CALLER
 from ...exceptions import EngineUnavailable, WrongRedis
 from ...logs import logger
-from ...models import UsageBatch, UsageBucket, UsageTotal
+from ...models import CallerUsage, UsageBatch, UsageBucket, UsageTotal
 from ...rules import cache
 from ...rules.stored import published
-from ..times import starts_of
+from ...values.digests import alias_of
+from ..times import start_of, starts_of, stored
 from .alerts import Thresholds, lag, send_alerts
 from .partitions import collect_partitions
 from .prune import prune
-from .upsert import FIELDS, BucketKey, TotalKey, add, slug
+from .upsert import BucketKey, CallerKey, TotalKey, add, slug
 
 #: How long the name of a collected batch is stored: longer than the 8 days that the engine keeps the batch itself.
 BATCH_NAME_LIFETIME: Final = timedelta(days=9)
@@ -83,17 +87,11 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
     engine = get_engine()
     batches = requests = failed = 0
     waiting = list(engine.take_usage())
-    postponed = set()
     for done, batch in enumerate(waiting):
         progress(done, len(waiting))
         try:
             counts = engine.read_usage(batch)
-            totals = [engine.read_requests(batch)] if hasattr(engine, "read_requests") else []  # some engines have none
-            if any(min(count[2:]) < 0 for count in (*counts, *totals)) and (failed or batch not in postponed):
-                if batch not in postponed:
-                    postponed.add(batch)
-                    waiting.append(batch)  # corrections are collected after what they correct
-                continue  # if one of these could not be added, they wait for the next time
+            totals = engine.read_requests(batch) if hasattr(engine, "read_requests") else []  # some engines have none
             added = _add_once(database, batch, counts, totals)
             engine.drop_usage(batch)
         except (EngineUnavailable, OperationalError, InterfaceError):
@@ -105,7 +103,7 @@ def collect(progress: Progress = lambda done, waiting: None) -> Collected:
             failed += 1
         else:
             batches += added
-            requests += added * sum(count.allowed + count.rejected + count.shadow_rejected for count in counts)
+            requests += added * sum(count.requests for count in counts)
     try:
         collect_partitions(engine, database, lambda: progress(len(waiting), len(waiting)))
     except (OperationalError, InterfaceError):
@@ -133,8 +131,9 @@ def _add_once(database: str, batch: str, counts: Iterable[UsageCount], totals: I
             limit_wait(database)
             UsageBatch.objects.using(database).create(batch_id=batch)
             add(database, _totals(counts))
+            add(database, _sums_of_callers(counts), CallerUsage)
             for total in totals:
-                starts, amounts = starts_of(total.minute), [getattr(total, field) for field in FIELDS]
+                starts, amounts = starts_of(total.minute), [getattr(total, field) for field in UsageTotal.COUNTS]
                 add(database, {TotalKey(*each): amounts for each in starts.items()}, UsageTotal)
     except IntegrityError:
         if UsageBatch.objects.using(database).filter(batch_id=batch).exists():
@@ -147,9 +146,24 @@ def _totals(counts: Iterable[UsageCount]) -> dict[BucketKey, list[int]]:
     """Return sums by row: labels that are equal after removing what cannot be stored share one row."""
     totals: dict[BucketKey, list[int]] = {}
     for count in counts:
-        rule, _, tier = count.label.partition("|")
+        rule, _, tier = count.label.partition(CALLER)[0].partition("|")
         for granularity, start in starts_of(count.minute).items():
-            sums = totals.setdefault(BucketKey(granularity, slug(rule), slug(tier), start), [0] * len(FIELDS))
-            for place, field in enumerate(FIELDS):
+            key = BucketKey(granularity, slug(rule), slug(tier), start)
+            sums = totals.setdefault(key, [0] * len(UsageBucket.COUNTS))
+            for place, field in enumerate(UsageBucket.COUNTS):
                 sums[place] += getattr(count, field)
     return totals
+
+
+def _sums_of_callers(counts: Iterable[UsageCount]) -> dict[CallerKey, list[int]]:
+    """Return sums by row of exact usage. For a rule in shadow, rejected means would have been rejected."""
+    sums: dict[CallerKey, list[int]] = {}
+    for count in counts:
+        label, is_exact, caller = count.label.partition(CALLER)
+        if is_exact:
+            rule, hour = slug(label.partition("|")[0]), stored(start_of(count.minute // 60 * 60))
+            identity, value = caller_in(alias_of(caller))
+            of = sums.setdefault(CallerKey(identity, slug(value, 200), rule, hour), [0] * len(CallerUsage.COUNTS))
+            rejected = count.rejected + count.shadow_rejected
+            of[:] = map(add_up, of, (count.allowed, rejected, count.rejected_by_other, count.units))
+    return sums

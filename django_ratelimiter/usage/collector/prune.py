@@ -11,8 +11,9 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from ...conf import settings
-from ...models import RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, RuleSetVersion, TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
 from ...values.digests import ADDRESS_MARK
+from ...values.partitions import EXACT
 from ..times import Granularity, floor, now, stored
 
 #: Rows that are deleted or changed at once.
@@ -69,6 +70,16 @@ def _old_usage() -> Iterator[QuerySet[Any]]:
             yield model._default_manager.using(database).filter(granularity=granularity, start__lt=before)
         if granularity is Granularity.MINUTE:
             yield UsageSample.objects.using(database).filter(minute__lt=before)
+    for identity in ("", *EXACT):
+        of = ("callers", "addresses") if identity == "ip" else ("callers",)
+        if kept := [days for days in map(settings.RETENTION.get, of) if days is not None]:
+            before = stored(moment - timedelta(days=min(kept)))
+            rows = CallerUsage.objects.using(database).filter(identity=identity)
+            slugs = rows.order_by("rule_slug").values_list("rule_slug", flat=True)
+            rule = slugs.first()
+            while rule is not None:  # one by one, in the order of their index
+                yield rows.filter(rule_slug=rule, hour__lt=before)
+                rule = slugs.filter(rule_slug__gt=rule).first()
 
 
 def _old_versions() -> Iterator[QuerySet[Any]]:

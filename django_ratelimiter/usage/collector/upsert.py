@@ -7,13 +7,10 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import OperationalError, connections
-from django.db.models import Case, F, Model, When
+from django.db.models import F
 
 from ...databases import adding_suffix
 from ...models import UsageBucket
-
-#: The columns that are added up.
-FIELDS: Final = ("allowed", "rejected", "shadow_rejected", "soft_exceeded", "degraded")
 
 SLUG_LENGTH: Final = UsageBucket.rule_slug.field.max_length
 
@@ -37,8 +34,17 @@ class TotalKey(NamedTuple):
     start: datetime
 
 
-#: Numbers in the order of FIELDS.
-Amounts = Mapping[BucketKey, Sequence[int]] | Mapping[TotalKey, Sequence[int]]
+class CallerKey(NamedTuple):
+    """The columns that identify the usage of a caller."""
+
+    identity: str
+    value: str
+    rule_slug: str
+    hour: datetime
+
+
+#: Numbers in the order of COUNTS, by BucketKey, TotalKey or CallerKey.
+Amounts = Mapping[Any, Sequence[int]]
 
 
 def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
@@ -46,26 +52,26 @@ def slug(text: str, length: int | None = SLUG_LENGTH) -> str:
     return text.replace("\x00", "")[:length]
 
 
-def add(database: str, totals: Amounts, model: type[Model] = UsageBucket) -> None:
+def add(database: str, totals: Amounts, model: Any = UsageBucket) -> None:
     """Add these numbers to rows, in the caller's transaction. Raises OperationalError if it cannot be done now."""
-    keys: list[Any] = sorted(totals)
-    # Constraints also check the values of the INSERT, so a new row must not be below 0.
-    takes_back = any(min(amounts) < 0 for amounts in totals.values())
-    if takes_back or not connections[database].features.supports_update_conflicts:
+    keys: list[Any] = [key for key in sorted(totals) if any(totals[key])]
+    if not connections[database].features.supports_update_conflicts:
         _add_one_by_one(database, model, keys, totals)
-    else:
-        for place in range(0, len(keys), MAX_ROWS):
-            _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
+        return
+    for place in range(0, len(keys), MAX_ROWS):
+        _add_at_once(database, model, keys[place : place + MAX_ROWS], totals)
 
 
-def _add_at_once(database: str, model: type[Model], keys: Sequence[Any], totals: Any) -> None:
+def _add_at_once(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
     connection, columns = connections[database], keys[0]._fields
-    names = (*columns, *FIELDS)
+    names = (*columns, *model.COUNTS)
     fields: list[Any] = [model._meta.get_field(name) for name in names]
     quoted = dict(zip(names, (connection.ops.quote_name(field.column) for field in fields), strict=True))
     table = connection.ops.quote_name(model._meta.db_table)
     row = f"({', '.join(['%s'] * len(names))})"
-    suffix = adding_suffix(connection, table, [quoted[name] for name in columns], [quoted[name] for name in FIELDS])
+    suffix = adding_suffix(
+        connection, table, [quoted[name] for name in columns], [quoted[name] for name in model.COUNTS]
+    )
     values = [
         field.get_db_prep_save(value, connection)
         for key in keys
@@ -78,20 +84,12 @@ def _add_at_once(database: str, model: type[Model], keys: Sequence[Any], totals:
         )
 
 
-def _add_one_by_one(database: str, model: type[Model], keys: Sequence[Any], totals: Any) -> None:
-    """Add row by row in key order. No result is below 0: corrected counts may have been lost before."""
+def _add_one_by_one(database: str, model: Any, keys: Sequence[Any], totals: Any) -> None:
     rows = model._default_manager.using(database)
     for key in keys:
         row = rows.filter(**key._asdict())
-        added = {field: _sum(field, amount) for field, amount in zip(FIELDS, totals[key], strict=True) if amount}
-        if added and not row.update(**added):
+        added = {field: F(field) + amount for field, amount in zip(model.COUNTS, totals[key], strict=True)}
+        if not row.update(**added):
             rows.bulk_create([model(**key._asdict())], ignore_conflicts=True)
             if row.update(**added) != 1:
                 raise OperationalError(f"The row of {key} was deleted while it was added to.")
-
-
-def _sum(field: str, amount: int) -> Any:
-    if amount > 0:
-        return F(field) + amount
-    # Not the maximum of the difference and 0: MySQL and MariaDB raise an error for unsigned results below 0.
-    return Case(When(**{f"{field}__gt": -amount}, then=F(field) - -amount), default=0)

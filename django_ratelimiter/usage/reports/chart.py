@@ -59,12 +59,13 @@ class Chart(NamedTuple):
     ticks: list[Tick]
 
 
+#: What a bar consists of, from the bottom, by the names of figures. Those that correct others may be below 0.
+_KIND: Final = {"allowed": "allowed", "rejected": "rejected", "other": "rejected_by_other", "shadow": "shadow_rejected"}
+
+
 def draw(points: Sequence[Point]) -> Chart:
-    """Return one bar for each point: allowed at the bottom, then rejected, then what would be rejected on top."""
-    stacks = [
-        {"allowed": each.allowed, "rejected": each.rejected, "shadow": each.shadow_rejected}
-        for each in (point.figures for point in points)
-    ]
+    """Return one bar for each point: allowed at the bottom, then rejected, on top what would be rejected."""
+    stacks = [{kind: max(getattr(point.figures, name), 0) for kind, name in _KIND.items()} for point in points]
     return stacked(stacks, [_label(point) for point in points], _ticks([point.start for point in points]))
 
 
@@ -119,6 +120,8 @@ def span(point: Point | Period) -> str:
 def _label(point: Point) -> str:
     figures = point.figures
     labels = [_("%s allowed") % units(figures.allowed), _("%s rejected") % units(figures.rejected)]
+    if figures.rejected_by_other:
+        labels.append(_("%s rejected by another rule") % units(figures.rejected_by_other))
     if figures.shadow_rejected:
         labels.append(_("%s would be rejected") % units(figures.shadow_rejected))
     return f"{span(point)}: {', '.join(labels)}"

@@ -18,12 +18,14 @@ from django.db.models import Case, Count, F, IntegerField, Max, Q, QuerySet, Sum
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ...conf import aliases_of, settings
+from ...conf import aliases_of, caller_in, settings
 from ...engine.base import Alias, tail_of
-from ...models import TopCaller, TopPartition, UsageBucket, UsageSample, UsageTotal
+from ...models import CallerUsage, TopCaller, TopPartition, UsageBucket, UsageTotal
+from ...values.digests import keyed_digest
+from ...values.partitions import EXACT, encode_partition
 from ..times import Granularity, aware, buckets, floor, now, stored
 from .coverage import GRANULARITIES, NEVER, BucketRange, Coverage, Period, read_coverage
-from .totals import LEAST_ESTIMATE, SUMS, Figures, Point, Total, about, believable
+from .totals import LEAST_ESTIMATE, SUMS, SUMS_OF_REQUESTS, Figures, Point, Total, about, believable
 
 #: The number of top partitions that are shown.
 MAX_PARTITIONS: Final = 25
@@ -143,7 +145,7 @@ class Report:
         totals = UsageTotal.objects.filter(_within(ranges))
         if self._rows(ranges).exclude(start__in=totals.values("start")).exists():
             return None  # a part has none, as of an engine that counts none
-        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS).values()))
+        once = Figures(*(int(each or 0) for each in totals.aggregate(**SUMS_OF_REQUESTS).values()))
         return None if any(each.figures.requests > once.requests for each in self.totals) else once
 
     @cached_property
@@ -180,8 +182,11 @@ class Report:
         # row, not only for every start.
         sums = [Figures()] * len(starts)
         for each in self.coverage.bucket_ranges(self.period, widest):  # one by one, in the order of SQLite's index
-            rows = self._rows([each]) if self._once is None else UsageTotal.objects.filter(each.condition)
-            for start, *figures in rows.order_by("start").values_list("start").annotate(**SUMS):
+            rows: QuerySet[Any] = self._rows([each])
+            if self._once is not None:
+                rows = UsageTotal.objects.filter(each.condition)
+            wanted = SUMS if self._once is None else SUMS_OF_REQUESTS
+            for start, *figures in rows.order_by("start").values_list("start").annotate(**wanted):
                 sums[bisect_right(starts, aware(start)) - 1] += Figures(*figures)
         ends = [*starts[1:], self.period.end]
         return [
@@ -212,6 +217,8 @@ class Report:
         """
         if self.rule is None and self.identity is None:
             return []
+        if self.exact is not None:
+            return self._exact_rows(self.exact, MAX_PARTITIONS)
         if self.by_rejected:
             order = few_last("sum_rejected"), "-sum_rejected", "-sum_allowed", "partition"
             rows = self._sums.filter(sum_rejected__gt=0).order_by(*order)
@@ -219,6 +226,17 @@ class Report:
             with_requests = self._sums.alias(requests=F("sum_allowed") + F("sum_rejected"))
             rows = with_requests.order_by(few_last("requests"), "-requests", "-sum_rejected", "partition")
         return self._by_value(rows[:MAX_PARTITIONS])
+
+    @cached_property
+    def exact(self) -> QuerySet[Any] | None:
+        """The exact usage of the rule's callers in the same hours; `None` = there is none."""
+        rows = None if self.rule is None else exact_usage(self.rule, self.top_partitions_in)
+        return rows if rows is not None and rows.exists() else None
+
+    def _exact_rows(self, rows: QuerySet[Any], most: int | None = None) -> list[TopPartitionRow]:
+        found = by_caller(rows, "rejected" if self.by_rejected else "requests", most)
+        top = [TopPartitionRow(caller, each.allowed, each.rejected) for caller, _, _, each in found]
+        return [each for each in top if each.rejected or not self.by_rejected]
 
     def _by_value(self, rows: Any) -> list[TopPartitionRow]:
         """Return the rows of these sums, one for each value that can be read: each HASH_KEY gave it another digest."""
@@ -248,7 +266,11 @@ class Report:
         if self._has_before:
             earlier = Report(self.period.before, self.rule, identity=self.identity, coverage=self.coverage)
             known = earlier._sums.filter(partition__in=[who for each in found for who in aliases_of(each.partition)])
-            before = {row.partition: row.figures["requests"] for row in self._by_value(known)}
+            rows = self._by_value(known)
+            if self.exact is not None and earlier.exact is not None:
+                values = [caller_in(each.partition)[1] for each in found]
+                rows = self._exact_rows(earlier.exact.filter(value__in=values))
+            before = {row.partition: row.figures["requests"] for row in rows}
         return [
             each._replace(
                 share=min(each.requests / together.requests, 1.0)
@@ -289,22 +311,80 @@ def _within(bucket_ranges: Iterable[BucketRange]) -> Q:
     return reduce(or_, (each.condition for each in bucket_ranges), Q(pk__in=[]))
 
 
+_SUMS_OF_EXACT: Final = {f"sum_{name}": Sum(name) for name in CallerUsage.COUNTS}
+_REQUESTS: Final = F("sum_allowed") + F("sum_rejected") + F("sum_rejected_by_other")
+
+#: The orders of callers with exact usage, by name.
+ORDERS: Final = {name: f"-sum_{name}" for name in CallerUsage.COUNTS} | {"requests": "-requests", "caller": "value"}
+
+
+def exact_usage(rule: str, period: Period) -> QuerySet[Any]:
+    """Return the exact usage of a rule's callers in the hours that begin in a period."""
+    within = {"hour__gte": stored(period.start), "hour__lt": stored(period.end)}
+    return CallerUsage.objects.filter(identity__in=("", *EXACT), rule_slug=rule, **within)
+
+
+def by_caller(rows: QuerySet[Any], order: str, most: int | None = None) -> list[tuple[Alias, str, str, Figures]]:
+    """Return the sums of exact usage by caller, at most `most`: its alias, with a tail whatever REVEAL is, identity,
+    value, and figures. order: one of `ORDERS`.
+    """
+    found, sums = [], rows.values_list("identity", "value").annotate(**_SUMS_OF_EXACT, requests=_REQUESTS)
+    for identity, value, *counts, _requests in sums.order_by(ORDERS[order], "identity", "value")[:most]:
+        caller = Alias.of(value, "")
+        if identity:
+            caller = keyed_digest(settings.HASH_KEY, encode_partition([(identity, value)]), (identity,))
+        found.append((caller, identity, value, _of_exact(*counts)))
+    return found
+
+
+def sum_of_exact(rows: QuerySet[Any]) -> Figures:
+    """Return the sum of exact usage."""
+    return _of_exact(*(int(each or 0) for each in rows.aggregate(**_SUMS_OF_EXACT).values()))
+
+
+def days_of(rule: str, caller: str, period: Period) -> list[Point]:
+    """Return the exact usage of the caller of an alias by day, in the current time zone."""
+    starts = list(buckets(*period, Granularity.DAY, timezone.get_current_timezone()))
+    sums = {place: figures for _rule, place, figures in by_day(exact_usage(rule, period), {rule: caller}, starts)}
+    ends = [*starts[1:], period.end]
+    return [Point(*each, sums.get(place, Figures())) for place, each in enumerate(zip(starts, ends, strict=True))]
+
+
+def by_day(
+    rows: QuerySet[Any], digests: Mapping[str, str], starts: Sequence[datetime]
+) -> Iterator[tuple[str, int, Figures]]:
+    """Yield the exact usage of one caller in these rows: the rule, the day's place among these starts, the sums.
+
+    digests: of the caller, by rule.
+    """
+    callers = {rule: caller_in(digest) for rule, digest in digests.items()}
+    known = [Q(identity=identity, value=value) for identity, value in set(callers.values())]
+    found = rows.filter(reduce(or_, known, Q(pk__in=[])), rule_slug__in=callers).order_by()
+    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
+    latest_first = [When(hour__gte=stored(each), then=place) for place, each in enumerate(starts)][::-1]
+    day = Case(*latest_first, output_field=IntegerField())
+    days = found.values_list("rule_slug", "identity", "value", day).annotate(**_SUMS_OF_EXACT)
+    for rule, identity, value, place, *counts in days:
+        if callers[rule] == (identity, value):
+            yield rule, place, _of_exact(*counts)
+
+
+def _of_exact(allowed: int, rejected: int, rejected_by_other: int, units: int) -> Figures:
+    return Figures(allowed, rejected, rejected_by_other=rejected_by_other, units=units)
+
+
 class Day(NamedTuple):
     """Known requests of the caller that one rule matched on one day."""
 
     date: date
     rule: str
     requests: int | None  # `None` = few: an estimate below 100 is no figure
-    allowed: int | None  # `None` = few, or not known
-    rejected: int | None  # `None` = few, or not known
-    known_from: str  # top (among the top 100 of a rule in an hour) or sample
+    allowed: int | None  # `None` = few
+    rejected: int | None  # `None` = few
+    known_from: str  # exact (each was counted) or top (among the top 100 of a rule in an hour)
     estimated: bool = False  # whether the figures are estimates from a sample of requests; else they are exact
-
-    @property
-    def in_words(self) -> dict[str, str | None]:
-        """Return the requests and the rejected ones as text; `None` = not known."""
-        rejected = None if self.known_from == "sample" else about(self.rejected, is_estimate=self.estimated)
-        return {"requests": about(self.requests, is_estimate=self.estimated), "rejected": rejected}
+    rejected_by_other: int | None = None  # by another rule; `None` = not known
+    units: int | None = None  # what the allowed ones cost; `None` = 1 each, or not known
 
 
 class Usage(NamedTuple):
@@ -312,7 +392,7 @@ class Usage(NamedTuple):
 
     since: date
     until: date
-    complete: bool  # always false: most requests are counted by rule and tier only
+    complete: bool  # always false: only the days that are known as exact have all requests
     explanation: str
     days: Sequence[Day]
 
@@ -320,31 +400,33 @@ class Usage(NamedTuple):
 def usage_of(digests: Mapping[str, str]) -> Usage:
     """Return the known usage of the last 30 days. digests: of the caller, by rule.
 
-    Two queries. Neither top partitions, which cover some hours of a day, nor samples are complete: if both have
-    a day, the one with more requests is used.
+    Two queries. Exact usage replaces top partitions, which cover some hours of a day.
     """
     zone = timezone.get_default_timezone()
     today = now().astimezone(zone).date()
     first = today - timedelta(days=DAYS - 1)
-    start = stored(floor(datetime.combine(first, time(12), zone), Granularity.DAY, zone))
-    days_by_rule: dict[tuple[date, str], Day] = {}
-    for day in (*_days_of_top_partitions(digests, start, zone), *_days_of_samples(digests, start, zone)):
-        other = days_by_rule.setdefault((day.date, day.rule), day)
-        if (day.requests or 0) > (other.requests or 0):
-            days_by_rule[day.date, day.rule] = day
+    starts = list(buckets(datetime.combine(first, time(12), zone), now(), Granularity.DAY, zone))
+    days = (*_days_of_top_partitions(digests, starts, zone), *_exact_days(digests, starts, zone))
+    days_by_rule = {(day.date, day.rule): day for day in days}
     explanation = _(
-        "Requests are counted by rule and tier. They are counted by caller only in hours in which the caller was among "
-        "the top callers of a rule (estimated if there were many requests), and for callers in the sample."
+        "Rules with exact usage count every request of a caller. Others count requests by caller only in hours in "
+        "which the caller was among the top callers of the rule (estimated if there were many requests)."
     )
     found = sorted(days_by_rule.values(), key=lambda day: (day.date, day.rule))
     return Usage(first, today, False, explanation, found)
 
 
-def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
+def _exact_days(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
+    rows = CallerUsage.objects.filter(hour__gte=stored(starts[0]))
+    for rule, place, each in by_day(rows, digests, starts):
+        counts = each.requests, each.allowed, each.rejected, "exact", False, each.rejected_by_other
+        yield Day(starts[place].astimezone(zone).date(), rule, *counts, each.units if each.has_costs else None)
+
+
+def _days_of_top_partitions(digests: Mapping[str, str], starts: Sequence[datetime], zone: tzinfo) -> Iterator[Day]:
     # With a list of days: so all columns of the unique index are given, and no other caller's rows are read.
-    starts = [stored(each) for each in buckets(aware(start), now(), Granularity.DAY, zone)]
     rows = TopPartition.objects.filter(
-        granularity=TopPartition.Granularity.DAY, start__in=starts,
+        granularity=TopPartition.Granularity.DAY, start__in=map(stored, starts),
         rule_slug__in=list(digests), partition__in=set(digests.values()),
     )  # fmt: skip
     for row in rows.iterator():
@@ -352,20 +434,3 @@ def _days_of_top_partitions(digests: Mapping[str, str], start: datetime, zone: t
             figures = TopPartitionRow(Alias.of(row.partition, ""), row.allowed, row.rejected, row.estimated).figures
             counts = figures["requests"], figures["allowed"], figures["rejected"]
             yield Day(aware(row.start).astimezone(zone).date(), row.rule_slug, *counts, "top", row.estimated)
-
-
-def _days_of_samples(digests: Mapping[str, str], start: datetime, zone: tzinfo) -> Iterator[Day]:
-    # Days are compared with their starts: MySQL and MariaDB have no time zones unless an operator has loaded them.
-    starts = list(buckets(aware(start), now(), Granularity.DAY, zone))
-    latest_first = [When(minute__gte=stored(each), then=number) for number, each in reversed(list(enumerate(starts)))]
-    # Uses the index on these two; rules are selected here, because a database might prefer them to the index.
-    rows = (
-        UsageSample.objects.filter(partition_hash__in=set(digests.values()), minute__gte=start)
-        .values("rule_slug", "partition_hash", day=Case(*latest_first, output_field=IntegerField()))
-        .annotate(sum=Sum("count"))
-        .order_by()
-    )
-    for row in rows.iterator():
-        if digests.get(row["rule_slug"]) == row["partition_hash"]:
-            on = starts[row["day"]].astimezone(zone).date()
-            yield Day(on, row["rule_slug"], row["sum"], None, None, "sample")

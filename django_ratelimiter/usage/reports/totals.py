@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -25,12 +25,21 @@ def last(length: timedelta) -> Period:
     return Period(end - length, end)
 
 
-def month(now: datetime, *, is_last: bool = False) -> Period:
-    """Return the month up to `now`, in the time zone of that; is_last: the whole month before."""
-    start = datetime.combine(now, time.min, now.tzinfo).replace(day=1)
+def month(now: datetime, *, is_last: bool = False, first: int = 1) -> Period:
+    """Return the month up to `now`, in the time zone of that; is_last: the whole month before.
+
+    first: the day on which months begin; those without it, on their last one.
+    """
+    start = _begin(datetime.combine(now, time.min, now.tzinfo), first)
     if is_last:
-        return Period((start - timedelta(days=1)).replace(day=1).astimezone(UTC), start.astimezone(UTC))
+        return Period(_begin(start - timedelta(days=1), first).astimezone(UTC), start.astimezone(UTC))
     return Period(start.astimezone(UTC), max(now, start + timedelta(minutes=1)).astimezone(UTC))
+
+
+def _begin(day: datetime, first: int) -> datetime:
+    while day.day != first and not (day.day < first and (day + timedelta(days=1)).day == 1):
+        day -= timedelta(days=1)
+    return day
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,10 @@ class Figures:
     """Counts of requests. In a sum of several rules, a request counts once for each rule that matched it: see
     `Report.together`.
 
-    shadow_rejected: would have been rejected if the rule were enforced. soft_exceeded is a part of allowed.
-    degraded: a part of all, decided by a process without Redis.
+    allowed: they went through; soft_exceeded is a part of them. rejected: by the rule. rejected_by_other: by another
+    rule. shadow_rejected: would have been rejected if the rule were enforced.
+    degraded: a part of all, decided by a process without Redis. units: what the allowed ones cost, less refunds.
+    exempt: the part of allowed to which no rule was applied, known of totals of requests.
     """
 
     allowed: int = 0
@@ -47,20 +58,22 @@ class Figures:
     shadow_rejected: int = 0
     soft_exceeded: int = 0
     degraded: int = 0
+    rejected_by_other: int = 0
+    units: int = 0
+    exempt: int = 0
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(
-            self.allowed + other.allowed,
-            self.rejected + other.rejected,
-            self.shadow_rejected + other.shadow_rejected,
-            self.soft_exceeded + other.soft_exceeded,
-            self.degraded + other.degraded,
-        )
+        return Figures(*[getattr(self, name) + getattr(other, name) for name in (*UsageBucket.COUNTS, "exempt")])
 
     @property
     def requests(self) -> int:
         """Return the number of requests that the rule matched."""
-        return self.allowed + self.rejected + self.shadow_rejected
+        return self.allowed + self.rejected + self.rejected_by_other + self.shadow_rejected
+
+    @property
+    def has_costs(self) -> bool:
+        """Return whether a request has cost another number of units than 1."""
+        return self.units != self.allowed
 
     @property
     def rejection_rate(self) -> float | None:
@@ -68,11 +81,11 @@ class Figures:
         return self.rejected / self.requests if self.requests else None
 
 
-#: The counts, by name.
-FIELDS: Final = tuple(field.name for field in fields(Figures))
-
-#: The sums of a query, in the order of Figures.
-SUMS: Final = {f"sum_{name}": Sum(name) for name in FIELDS}
+#: The sums of a query, in the order of Figures, and those of totals of requests. Units belong to rules: there each
+#: costs 1.
+SUMS: Final = {f"sum_{name}": Sum(name) for name in UsageBucket.COUNTS}
+_OF_REQUESTS: Final = SUMS | {"sum_rejected_by_other": Sum(Value(0)), "sum_units": Sum("allowed")}
+SUMS_OF_REQUESTS: Final = _OF_REQUESTS | {"sum_exempt": Sum("exempt")}
 
 
 def by_start(condition: Q) -> dict[datetime, Figures]:
@@ -80,10 +93,10 @@ def by_start(condition: Q) -> dict[datetime, Figures]:
 
     They are those of the total of requests; where there is none, the sum of the rules. condition: selects the rows.
     """
-    models: tuple[Any, ...] = (UsageBucket, UsageTotal)
+    models: tuple[Any, ...] = ((UsageBucket, SUMS), (UsageTotal, _OF_REQUESTS))
     of_rules, of_requests = (
-        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**SUMS)
-        for place, model in enumerate(models)
+        model.objects.order_by().filter(condition).values_list("start", Value(place)).annotate(**sums)
+        for place, (model, sums) in enumerate(models)
     )
     both = of_rules.union(of_requests, all=True).order_by()  # else Django 6.1 orders it as the first model is
     rows = sorted(both)  # so that the total replaces the sum
@@ -129,7 +142,7 @@ def believable(figure: int, *, is_estimate: bool) -> int | None:
 
 
 def about(figure: int | None, *, is_estimate: bool) -> str:
-    """Return the figure of a caller as text: "40", and of estimates "≈ 1,600" or "few"; `None` = few."""
+    """Return the figure of a caller as text: "40", and of estimates "about 1,600" or "few"; `None` = few."""
     if figure is None or believable(figure, is_estimate=is_estimate) is None:
         return _("few")
-    return f"≈ {units(figure)}" if is_estimate else units(figure)
+    return _("about %s") % units(figure) if is_estimate else units(figure)

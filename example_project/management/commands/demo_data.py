@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from django.apps import apps
 from django.contrib.auth.models import Group, User
 from django.core.management.base import BaseCommand
 from rest_framework.authtoken.models import Token
@@ -25,17 +26,20 @@ class Command(BaseCommand):
         parser.add_argument("--password", default=catalogue.PASSWORD, help="of the user admin")
 
     def handle(self, *args: Any, password: str, **options: Any) -> None:
+        rules = (*catalogue.RULES, catalogue.CUSTOMER_RULE)
         with editing(summary="Demo data"):
             tiers = {tier.slug: _tier(tier) for tier in catalogue.TIERS}
-            for rule in catalogue.RULES:
+            for rule in rules:
                 _rule(rule, tiers)
         _people(tiers)
+        _accounts()
         for key in catalogue.API_KEYS:
             _assign(tiers[key.tier], f"the demo's {key.key}", api_key_hash=hash_api_key(key.key))
         _administrator(password)
         self.stdout.write(
-            f"Loaded {len(catalogue.TIERS)} tiers, {len(catalogue.PEOPLE)} users, {len(catalogue.API_KEYS)} API keys "
-            f"and {len(catalogue.RULES)} rules. Log in at /admin/ as {catalogue.ADMIN}, password {password}."
+            f"Loaded {len(catalogue.TIERS)} tiers, {len(catalogue.PEOPLE)} users, {len(catalogue.ACCOUNTS)} accounts, "
+            f"{len(catalogue.API_KEYS)} API keys and {len(rules)} rules. "
+            f"Log in at /admin/ as {catalogue.ADMIN}, password {password}."
         )
 
 
@@ -92,6 +96,14 @@ def _people(tiers: dict[str, Tier]) -> None:
             group, _ = Group.objects.get_or_create(name=person.group)
             user.groups.add(group)
             _assign(tiers[catalogue.GROUPS[person.group]], "the whole group", group=group)
+
+
+def _accounts() -> None:
+    accounts = apps.get_model("example_project", "Account")._default_manager
+    for data in catalogue.ACCOUNTS:
+        values = {"plan": data.plan, "billing_day": data.billing_day}
+        account, _ = accounts.update_or_create(name=data.name, defaults=values)
+        account.users.set(User.objects.filter(username__in=data.people))
 
 
 def _assign(tier: Tier, reason: str, **subject: Any) -> None:

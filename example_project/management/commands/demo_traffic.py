@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -57,7 +56,10 @@ class Command(BaseCommand):
         UsageTotal.objects.filter(start__lt=stored(today)).delete()
         for each in Granularity:  # no request matches two rules
             of_rules = by_start(Q(granularity=each, start__lt=stored(today)))
-            totals = [UsageTotal(granularity=each, start=start, **asdict(sums)) for start, sums in of_rules.items()]
+            totals = [
+                UsageTotal(granularity=each, start=start, **{name: getattr(sums, name) for name in UsageTotal.COUNTS})
+                for start, sums in of_rules.items()
+            ]
             UsageTotal.objects.bulk_create(totals, batch_size=500)
         for model, rows in _top(samples, rejected, shadow).items():
             model.objects.bulk_create(rows, batch_size=500)
@@ -104,7 +106,7 @@ def _charges(rule: RuleRecord, sample: UsageSample) -> list[Charge]:
 def _buckets(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> Iterator[UsageBucket]:
     """Yield the counts of minutes, hours and days that the samples represent."""
     counts: defaultdict[tuple[str, str, str, datetime], Counter[str]] = defaultdict(Counter)
-    zone = timezone.get_default_timezone()
+    zone, costs = timezone.get_default_timezone(), {rule.slug: rule.cost for rule in catalogue.RULES}
     for each, count in zip(samples, rejected, strict=True):
         outcome = "shadow_rejected" if each.rule_slug in shadow else "rejected"
         for granularity in Granularity:
@@ -112,7 +114,7 @@ def _buckets(samples: list[UsageSample], rejected: list[int], shadow: set[str]) 
             counts[when] += Counter({"allowed": SAMPLED_ONE_IN * (each.count - count), outcome: SAMPLED_ONE_IN * count})
     for when, figures in counts.items():
         names = dict(zip(("rule_slug", "tier_slug", "granularity", "start"), when, strict=True))
-        yield UsageBucket(**names, **figures)
+        yield UsageBucket(**names, **figures, units=figures["allowed"] * costs[names["rule_slug"]])
 
 
 def _top(samples: list[UsageSample], rejected: list[int], shadow: set[str]) -> dict[Any, list[Any]]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pytest
 from django.contrib.auth.models import User
 
-from django_ratelimiter.models import Rule, RuleLimit, Tier
+from django_ratelimiter.models import Tier
 
-from .page import CALLER, ask
+from .page import CALLER, add_rule, ask
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +24,7 @@ def ann() -> User:
 def page(ann: User, free: Tier) -> str:
     """The page of a user who is blocked by one of two rules."""
     Tier.objects.update(default_for="authenticated")
-    for slug, quota in (("export", 3), ("search", 100)):
-        rule = Rule(slug=slug, name=slug.title(), mode="enforce", partition_by=["user"], path_kind="exact", path="/")
-        rule.save()
-        RuleLimit.objects.create(rule=rule, quota=quota, window_seconds=Decimal(3600), algorithm="fixed_window")
+    add_rule("export", 3, partition_by=["user"])
+    add_rule("search", 100, partition_by=["user"])
     ask(ann, 3)
     return f"{CALLER}?kind=user&value=id%3A{ann.pk}"

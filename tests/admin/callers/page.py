@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.models import User
-from django.test import Client, RequestFactory
+from django.contrib.auth.models import AnonymousUser, User
+from django.test import Client
 from django.urls import reverse
 
 from django_ratelimiter import limiter
+from django_ratelimiter.models import Rule
 from django_ratelimiter.rules import tiers
 from django_ratelimiter.rules.stored import storage
 
+from ...making import make_rule, request_of
 from ..pages import BrowserForm, shown
 
 CALLER = reverse("admin:django_ratelimiter_caller")
 
 
-def ask(user: User, times: int = 1, **meta: str) -> bool:
+def add_rule(slug: str, quota: int, limit: dict[str, Any] | None = None, **fields: Any) -> Rule:
+    """Make a rule with one limit, by the hour unless `limit` says otherwise."""
+    limit = {"window_seconds": 3_600} if not limit else {"window_seconds": None, **limit}
+    about = {"name": slug.title(), "path_kind": "exact", "path": "/", **fields}
+    return make_rule(slug, quota, None, "fixed_window", limit, **about)
+
+
+def ask(user: User | AnonymousUser, times: int = 1, **meta: str) -> bool:
     for _ in range(times):
-        request = RequestFactory().get("/", **meta)
-        request.user = user
-        allowed = limiter.check(request).allowed
+        allowed = limiter.check(request_of(user, **meta)).allowed
     return allowed
 
 

@@ -11,7 +11,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
@@ -22,7 +22,7 @@ from django_ratelimiter.inspection.grounds import grounds_of
 from django_ratelimiter.inspection.references import everybody
 from django_ratelimiter.models import AccessEntry, Rule, Tier, TierAssignment
 from django_ratelimiter.rules.cache import access_list, latest_rules
-from tests.making import make_rule
+from tests.making import make_rule, request_of
 
 from ..pages import ADD_ASSIGNMENT, BrowserForm, shown
 from .page import CALLER, ask, links, press, save
@@ -54,7 +54,7 @@ def test_unblocked_and_doubled_until_friday(admin_client: Client, page: str, ann
     assert (ends.weekday(), f"{ends:%H:%M}") == (5, "00:00")  # when Friday ends
     assert ask(ann, 6)
     assert not ask(ann)
-    found = grounds_of(caller_of("user", f"id:{ann.pk}"), latest_rules()).tier
+    found = grounds_of([caller_of("user", f"id:{ann.pk}")], latest_rules())[0].tier
     assert found.multiplied is not None
     assert (found.kind, found.assigned, found.multiplied.pk) == ("default", None, row.pk)
     assert found.multiplied.ends_at == row.ends_at
@@ -175,8 +175,7 @@ def test_whom_only_a_list_knows_can_be_denied_and_allowed(
         if slug == rule or (not rule and slug != "c"):
             make_rule(slug, 1, partition_by=by, missing_partition=missing)
     page = f"{CALLER}?digest={digest(value)}" + (f"&rule={rule}" if rule else "")
-    request = RequestFactory().get("/")
-    request.user = User(pk=7) if counted_by == "user|ip" else AnonymousUser()
+    request = request_of(User(pk=7) if counted_by == "user|ip" else AnonymousUser())
     for action in ("deny", "allow"):
         save(admin_client, page, action)
         entry = access_entry_for(access_list(), identify(request))
@@ -199,13 +198,12 @@ def test_whom_only_a_list_knows_can_be_allowed_more(
     make_rule("a", 1, partition_by=["ip"])
     who = digest(f"ip:{ADDRESS}")
     page = f"{CALLER}?digest={who}" + (f"&rule={rule}" if rule else "")
-    request = RequestFactory().get("/")
-    request.user = AnonymousUser()
+    request = request_of(AnonymousUser())
     for act, fields, found in (("more", {"multiplier": "3"}, ("free", 3)), ("tier", {"tier": pro.pk}, ("pro", 3))):
         save(admin_client, page, act, **fields)
         granted = identify(request).entitlement(latest_rules())
         assert (str(granted.tier), granted.multiplier) == found
-    shown_as = grounds_of(caller_of("ip", ADDRESS), latest_rules())
+    shown_as = grounds_of([caller_of("ip", ADDRESS)], latest_rules())[0]
     assert (str(shown_as.entitlement.tier), shown_as.entitlement.multiplier) == ("pro", 3)
     assert {row.partition for row in shown_as.assignments} == {f"#ip:{who}"}
     request.META["REMOTE_ADDR"] = "192.0.2.7"

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
-from django.test import Client, RequestFactory
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from django_ratelimiter import limiter
 from django_ratelimiter.admin.formatting import names_in_words
 from django_ratelimiter.identity import digest
 from django_ratelimiter.inspection.caller import caller_of
 from django_ratelimiter.inspection.caller_report import report_of
 from django_ratelimiter.models import (
     AccessEntry,
+    CallerUsage,
     Rule,
     RuleLimit,
     Tier,
@@ -29,12 +29,13 @@ from django_ratelimiter.models import (
     UsageBucket,
 )
 from django_ratelimiter.rules import cache
-from django_ratelimiter.usage.times import Granularity, floor, now, stored
+from django_ratelimiter.usage.times import Granularity, floor, now
 from django_ratelimiter.values.digests import whole
 
+from ...making import update
 from ...test_unreachable import unreachable
 from ..pages import shown
-from .page import CALLER, ask, press
+from .page import CALLER, add_rule, ask, press
 
 pytestmark = pytest.mark.django_db
 
@@ -60,17 +61,25 @@ def test_the_key_of_another_model_is_shown_as_it_is_written(admin_client: Client
     assert "<h1>User shop.Device:7</h1>" in text
 
 
-def test_shows_usage_by_day(admin_client: Client, page: str) -> None:
-    digest = admin_client.get(page).context["caller"].digest
-    start = stored(floor(now(), Granularity.DAY, timezone.get_default_timezone()))
-    for partition, rejected in ((digest, 7_431), ("x" * 22, 9_999)):
-        TopPartition.objects.create(
-            rule_slug="export", granularity="day", start=start, partition=partition, allowed=1, rejected=rejected
-        )
-    text = shown(admin_client.get(page))
-    assert ">7,431<" in text
-    assert 'data-title="Rule">Export</td>' in text
-    assert "9,999" not in text
+def test_leads_to_the_usage_of_the_callers_month_under_a_rule_that_counts_callers_exactly(
+    admin_client: Client, operator: Callable[..., Client], page: str, ann: User
+) -> None:
+    assert "Usage this month" not in shown(admin_client.get(page))
+    with cache.editing(User.objects.create_superuser("author"), "rules"):
+        Rule.objects.filter(slug="export").update(exact_usage=True)
+    day = (timezone.localtime() - timedelta(days=9)).day
+    TierAssignment.objects.create(user=ann, anchor_day=day)
+    hour = floor(now() - timedelta(hours=1), Granularity.HOUR, UTC)
+    row = {"rule_slug": "export", "identity": "user", "value": str(ann.pk), "hour": hour}
+    CallerUsage.objects.create(**row, allowed=1_053, rejected=44, rejected_by_other=6, units=1_058)
+    response = admin_client.get(page)
+    [url] = filter(None, [row["usage_url"] for row in response.context["counters"]])
+    assert f"day={day}" in url
+    assert url in shown(response)
+    usage = admin_client.get(url)
+    assert usage.context["chosen"] == f"user: ann (id {ann.pk})"
+    assert [usage.context["together"][name] for name in ("requests", "units")] == ["1,103", "1,058"]
+    assert "Usage this month" not in shown(operator("view_caller").get(page))
 
 
 def test_a_digest_leads_to_counters(admin_client: Client, page: str, settings: Any) -> None:
@@ -189,18 +198,9 @@ def words(response: Any) -> str:
 @pytest.fixture
 def shared(free: Tier) -> Rule:
     """One counter for all callers, which is used up for those in no tier."""
-    rule = Rule.objects.create(slug="shared", name="Shared", mode="enforce", path_kind="exact", path="/")
-    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=Decimal(3600), algorithm="fixed_window")
-    RuleLimit.objects.create(rule=rule, quota=2, window_seconds=Decimal(3600), algorithm="fixed_window")
+    rule = add_rule("shared", 2)
+    RuleLimit.objects.create(rule=rule, tier=free, quota=50, window_seconds=3_600, algorithm="fixed_window")
     return rule
-
-
-def use_up() -> None:
-    request = RequestFactory().get("/")
-    request.user = AnonymousUser()
-    for _ in range(3):
-        request.__dict__.pop("ratelimit", None)
-        limiter.check(request)
 
 
 def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, shared: Rule) -> None:
@@ -218,7 +218,7 @@ def test_without_redis_the_page_says_what_cannot_be_read(admin_client: Client, s
 
 
 def test_a_user_who_is_not_there_is_no_blocked_caller(admin_client: Client, free: Tier, shared: Rule) -> None:
-    use_up()
+    ask(AnonymousUser(), 3)
     for value in ("424242", "id%3A424242", "nobody-of-this-name"):
         text = words(admin_client.get(f"{CALLER}?kind=user&value={value}"))
         assert "There is no such user, and no rule has counted requests with this key recently." in text
@@ -259,9 +259,8 @@ def test_a_digest_leads_to_whom_one_may_know(
 
 def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client, page: str, ann: User) -> None:
     Rule.objects.update(mode="off")
-    rule = Rule.objects.create(slug="site", name="Site", mode="enforce", path_kind="exact", path="/")
-    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=Decimal(3600), algorithm="fixed_window")
-    use_up()
+    add_rule("site", 1)
+    ask(AnonymousUser(), 3)
     text = " ".join(re.sub(r"<[^>]*>", " ", words(admin_client.get(page))).split())
     assert "No counter of this caller alone rejects requests now. / is at its limit until " in text
     assert "by the rule Site : all callers share its counter, which can only be reset for everybody." in text
@@ -270,13 +269,10 @@ def test_a_shared_counter_does_not_block_this_caller_alone(admin_client: Client,
 
 
 def test_the_first_line_says_when_each_rule_passes(admin_client: Client, page: str, ann: User, free: Tier) -> None:
-    rule = Rule.objects.create(slug="weekly", name="Weekly", mode="enforce", partition_by=["user"])
-    RuleLimit.objects.create(rule=rule, quota=1, window_seconds=LONG, algorithm="fixed_window")
-    RuleLimit.objects.filter(rule__slug="export").update(quota=4)
-    cache.invalidate()
+    add_rule("weekly", 1, {"window_seconds": LONG}, partition_by=["user"])
+    update(RuleLimit.objects.filter(rule__slug="export"), quota=4)
     ask(ann, 1)
-    RuleLimit.objects.filter(rule__slug="export").update(quota=3)
-    cache.invalidate()
+    update(RuleLimit.objects.filter(rule__slug="export"), quota=3)
     response = admin_client.get(page)
     state = response.context["state"]
     ends = {each.name: each.until for each in state["own"]}

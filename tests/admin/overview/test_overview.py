@@ -38,6 +38,7 @@ from django_ratelimiter.usage.times import now, stored
 from example_project.redis_server import free_port
 from tests.admin.usage.test_pages import count
 
+from ...making import update
 from ..pages import page_of, shown
 
 pytestmark = pytest.mark.django_db
@@ -362,8 +363,7 @@ def test_a_used_up_rule_in_shadow_or_of_each_caller_is_not_named(
     admin_client: Client, site_wide: Rule, changes: dict[str, object]
 ) -> None:
     spend(10)
-    Rule.objects.update(**changes)
-    cache.invalidate()
+    update(Rule, **changes)
     assert "at its limit" not in text_of(admin_client.get(OVERVIEW))
 
 
@@ -371,8 +371,7 @@ def test_a_used_up_rule_is_named_before_its_usage_is_collected_and_by_what_it_is
     admin_client: Client, site_wide: Rule
 ) -> None:
     UsageBucket.objects.all().delete()
-    Rule.objects.update(path="/api/", methods=["POST"])
-    cache.invalidate()
+    update(Rule, path="/api/", methods=["POST"])
     spend(10)
     assert "error POST /api/ is at its limit, by the rule: Whole site" in text_of(admin_client.get(OVERVIEW))
 

@@ -37,8 +37,7 @@ def test_what_needs_attention_comes_first_and_is_as_broad_as_all(window: Browser
     User.objects.create_superuser("admin", password="secret")
     cache.invalidate(summary="the first")
     storage.state().update(number=storage.committed_version().number + 1)
-    window.resize(width, 900)
-    open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
+    open_as(window, "admin", f"{live_server.url}{OVERVIEW}", width)
     assert window.script(FIRST) == ["Needs attention", 0]
     [unpublished, uncollected] = window.texts("#ratelimiter-attention + ul > li")
     assert "is not yet in force everywhere" in unpublished
@@ -54,7 +53,6 @@ def overview(window: Browser, live_server: Any) -> Browser:
     User.objects.create_superuser("admin", password="secret")
     for name in ("annette", "johanna"):
         User.objects.create_user(name)
-    window.resize(1280, 900)
     open_as(window, "admin", f"{live_server.url}{OVERVIEW}")
     return window
 

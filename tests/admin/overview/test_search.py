@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -16,7 +16,7 @@ from django_ratelimiter.identity import hash_api_key
 from django_ratelimiter.models import Rule, Tier, TierAssignment
 from django_ratelimiter.rules import tiers
 
-from ..pages import page_of, shown
+from ..pages import page_of, permit, shown
 
 pytestmark = pytest.mark.django_db
 
@@ -78,9 +78,8 @@ def test_callers_are_for_who_may_see_them(operator: Callable[..., Client], rule:
 def test_names_of_users_are_for_who_may_see_them(operator: Callable[..., Client], rule: Rule) -> None:
     both = [User.objects.create_user("zoe.miller", id=4711), User.objects.create_user("4711")]
     client = operator("view_rule", "unblock_caller")
-    agent = User.objects.get(username="operator")
     for codename, is_seen in (("unblock_caller", False), ("view_user", True), ("reveal_caller", True)):
-        agent.user_permissions.set(Permission.objects.filter(codename__in=["view_rule", "unblock_caller", codename]))
+        permit("view_rule", "unblock_caller", codename)
         text = shown(client.post(SEARCH, {"q": "4711"}))
         assert ("zoe.miller" in text) == is_seen
         assert all(f"id%3A{user.pk}" in text for user in both)
@@ -134,23 +133,18 @@ def test_who_may_not_see_users_or_assignments_is_suggested_none(
     User.objects.create_user("annette")
     TierAssignment.objects.create(tier=Tier.objects.get(), api_key_hash=hash_api_key(KEY), reason="annex")
     client = operator("unblock_caller")
-    agent = User.objects.get(username="operator")
     for codename, found in (
         ("unblock_caller", []),
         ("view_user", ["User: annette"]),
-        ("reveal_caller", ["User: annette"]),
+        ("reveal_caller", []),
         ("view_tierassignment", [f"API key: annex ({hash_api_key(KEY)[:8]}…)"]),
     ):
-        agent.user_permissions.set(Permission.objects.filter(codename__in=["unblock_caller", codename]))
+        permit("unblock_caller", codename)
         with django_assert_max_num_queries(10):
             assert suggested("anne", client) == found, codename
     assert "annette" not in shown(client.post(SEARCH, {"q": "annet"}))
-    assert operator_without(client, agent).status_code == 403
-
-
-def operator_without(client: Client, agent: User) -> Any:
-    agent.user_permissions.clear()
-    return client.post(SEARCH, {"q": "ann", "suggest": "1"})
+    permit()
+    assert client.post(SEARCH, {"q": "ann", "suggest": "1"}).status_code == 403
 
 
 def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> None:
@@ -161,17 +155,18 @@ def test_no_session_key_stands_in_an_address(leads_to: Callable[[str], Any]) -> 
 def test_several_are_listed(admin_client: Client, rule: Rule) -> None:
     User.objects.create_user("export")
     page = shown(admin_client.post(SEARCH, {"q": "export"}))
-    assert "Export</a>" in page
-    assert "export</a>" in page
+    assert re.findall(">([^<]*)</a> <span", page) == ["Export", "export"]
+    assert "At most" not in page
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nobody", "a\0b", "x" * 600, "ip:nonsense", "http://[", "rule:", "99999999999999999999999"]
+    "text", ["", "zz-secret", "a\0b", "x" * 600, "ip:nonsense", "http://[", "rule:", "99999999999999999999999"]
 )
-def test_what_is_known_by_nothing(admin_client: Client, rule: Rule, text: str) -> None:
+def test_what_is_known_by_nothing_is_not_repeated(admin_client: Client, rule: Rule, text: str) -> None:
     response = admin_client.post(SEARCH, {"q": text})
     assert response.status_code == 200
     assert ("Nothing matches this." in shown(response)) is bool(text)
+    assert "zz-secret" not in shown(response)
 
 
 def test_a_page_that_the_site_lacks_is_no_error(
@@ -189,7 +184,3 @@ def test_a_page_that_the_site_lacks_is_no_error(
     monkeypatch.setattr(viewer, "reverse", without)
     assert "Nothing matches" in shown(admin_client.post(SEARCH, {"q": "192.0.2.7"}))
     assert admin_client.post(SEARCH, {"q": "export"})["Location"] == page_of(rule)
-
-
-def test_what_was_typed_is_not_repeated(admin_client: Client, rule: Rule) -> None:
-    assert "zz-secret" not in shown(admin_client.post(SEARCH, {"q": "zz-secret"}))

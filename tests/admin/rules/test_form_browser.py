@@ -45,7 +45,6 @@ def open_form(window: Browser, live_server: Any, tmp_path: Path) -> Iterator[Cal
         if layout:
             (tmp_path / "admin/includes").mkdir(parents=True)
             (tmp_path / "admin/includes/fieldset.html").write_text(LAYOUTS[layout])
-        window.resize(1280, 900)
         open_as(window, "admin", f"{live_server.url}{ADD_RULE}")
         window.wait_for("#rule_form")
         window.complaints()

@@ -32,7 +32,7 @@ class TestForm:
             assert page.count('name="limits-TOTAL_FORMS"') == 1
             folded = page.split("<details>")[1].split("</details>")[0]
             assert set(re.findall(r'name="(\w+)"', folded)) == {
-                *("cost", "count_refusals", "sync_interval_ms", "priority")
+                *("cost", "count_refusals", "exact_usage", "sync_interval_ms", "priority")
             }
 
     def test_an_expert_option_with_an_error_is_not_folded_away(self, admin_client: Client) -> None:

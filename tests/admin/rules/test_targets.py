@@ -37,7 +37,7 @@ def told(client: Client, **fields: Any) -> list[str]:
             {"scope": "mail"},
             [
                 "No view names the scope “mail”, so this rule applies only where other code does, with limiter.check, "
-                "limiter.slot or in_slot."
+                "limiter.charge, limiter.slot or in_slot."
             ],
         ),
     ],

@@ -23,6 +23,7 @@ REPORT = "/admin/django_ratelimiter/usagebucket/"
 
 def add(minutes_ago: int, rule: str = "search", tier: str = "free", **figures: int) -> UsageBucket:
     minute = floor(now(), Granularity.MINUTE, timezone.get_current_timezone()) - timedelta(minutes=minutes_ago)
+    figures.setdefault("units", figures.get("allowed", 0))
     return UsageBucket.objects.create(rule_slug=rule, tier_slug=tier, start=stored(minute), **figures)
 
 
@@ -70,6 +71,20 @@ class TestTotals:
         title, _row, together = lines(staff.get(REPORT))
         assert title[3:7] == ["Allowed", "Beyond soft quota", "Rejected", "Would be rejected"]
         assert together == ["Total", "10", "6", "2", "1", "3", "10.0 %"]
+
+    def test_columns_of_other_rules_and_of_units_only_where_there_is_something(self, staff: Client) -> None:
+        add(5, allowed=6, rejected=1, rejected_by_other=3, units=42)
+        add(6, rule="other", allowed=2)
+        title, row, other, together = sorted(lines(staff.get(REPORT)), key=lambda line: line[0] == "Total")
+        assert title[3:7] == ["Allowed", "Units", "Rejected", "Rejected by another rule"]
+        assert (row[3:7], other[3:7]) in (
+            (["6", "42", "1", "3"], ["2", "2", "0", "0"]),
+            (["2", "2", "0", "0"], ["6", "42", "1", "3"]),
+        )
+        assert together[2:4] == ["8", ""]
+        page = staff.get(f"{REPORT}rule/?rule=search").content.decode()
+        assert "<dt>Units</dt><dd>42</dd>" in page
+        assert "<dt>Rejected by another rule</dt><dd>3</dd>" in page
 
     def test_rules_link_to_their_own_report_and_that_to_the_rule_for_those_who_may_see_it(self, staff: Client) -> None:
         rule = Rule.objects.create(slug="search", name="Search", mode="enforce")

@@ -30,7 +30,6 @@ def page(window: Browser, live_server: Any) -> Browser:
     count(40 * DAY, rule="other", allowed=5)
     user = User.objects.create_user("staff", password="secret", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_usage_report"))
-    window.resize(1280, 900)
     open_as(window, "staff", f"{live_server.url}{REPORT}")
     window.wait_for(".ratelimiter-usage .ratelimiter-totals")
     assert window.texts("h1") == ["Usage reports"]
@@ -59,7 +58,6 @@ def test_the_top_ten_of_this_month_as_a_chart_and_as_a_file_in_two_clicks(window
     for place in range(12):
         meet(digest(f"user:{place}"), 120 - place)
     User.objects.create_superuser("root", password="secret")
-    window.resize(1280, 900)
     open_as(window, "root", f"{live_server.url}/admin/django_ratelimiter/")
     window.script("[...document.querySelectorAll('#content a')].find(a => a.text === 'Top callers').click()")
     window.wait_for(".ratelimiter-top-callers")

@@ -19,6 +19,7 @@ from django_ratelimiter.engine import Charge, Limit
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.redis import RedisEngine
+from tests.counting import sums_of
 
 PROCESSES, QUOTA, INTERVAL, SECONDS, PAUSE = 4, 150, 0.05, 0.25, 0.001
 DAY, CALLS = 86_400, 20
@@ -67,11 +68,7 @@ def main(url: str, runs: int) -> None:
         pool.close()  # to end one by a signal, as its context does, may last for ever under coverage
         pool.join()
         engine = RedisEngine(client, "hits")
-        usage = [0, 0]
-        for batch in engine.take_usage(now_us=int(time.time() + 60) * 1_000_000):
-            for count in engine.read_usage(batch):
-                usage = [usage[0] + count.allowed, usage[1] + count.rejected]
-            engine.drop_usage(batch)
+        [usage] = sums_of(engine, "allowed", "rejected").values()
         print(json.dumps({"runs": found, "usage": usage}))
 
 

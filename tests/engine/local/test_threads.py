@@ -18,6 +18,7 @@ from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.local.engine import AsyncLocalFirstEngine, LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
 from tests.clusters import until
+from tests.counting import sums_of
 from tests.making import fork
 
 QUOTA, THREADS, EACH = 3_000, 8, 800
@@ -33,15 +34,6 @@ class Slow(MemoryEngine):
         self.calls += 1
         time.sleep(0.001)
         return super().check(*args, **options)  # type: ignore[arg-type]
-
-
-def usage(engine: MemoryEngine) -> tuple[int, int]:
-    found = [
-        (count.allowed, count.rejected)
-        for batch in engine.take_usage(now_us=time.time_ns() // 1_000 + 120_000_000)
-        for count in engine.read_usage(batch)
-    ]
-    return sum(allowed for allowed, _ in found), sum(rejected for _, rejected in found)
 
 
 def test_threads_keep_to_the_quota_lose_no_count_and_ask_seldom() -> None:
@@ -60,7 +52,7 @@ def test_threads_keep_to_the_quota_lose_no_count_and_ask_seldom() -> None:
     ours.flush()
     assert 0 < admitted <= QUOTA
     assert engine.peek([NEAR])[0].remaining == QUOTA - admitted
-    assert usage(engine) == (admitted, THREADS * EACH - admitted)
+    assert sums_of(engine, "allowed", "rejected") == {"near": (admitted, THREADS * EACH - admitted)}
 
 
 def test_threads_and_an_event_loop_share_the_units() -> None:
@@ -119,7 +111,7 @@ def test_a_thread_gives_back_what_an_idle_process_has_in_hand_and_ends() -> None
         ours.check([asked])
     until(lambda: engine.peek([asked])[0].remaining == QUOTA - 42, "all units are given back")
     until(lambda: counters.thread is None, "the thread has ended")
-    assert usage(engine) == (42, 0)
+    assert sums_of(engine, "allowed", "rejected") == {"near": (42, 0)}
 
 
 def test_the_thread_ends_once_its_process_has_dropped_everything() -> None:

@@ -11,6 +11,7 @@ from django_ratelimiter.engine.coroutines import ImmediateAdapter
 from django_ratelimiter.engine.local.engine import LocalFirstEngine
 from django_ratelimiter.engine.local.store import LocalCounters
 from django_ratelimiter.engine.usage import UsageBuffer
+from tests.counting import sums_of
 
 INTERVAL = 1.0
 START_US = 1_700_000_000_000_000
@@ -109,12 +110,6 @@ def held(engine: Counted, asked: Charge) -> int:
     return asked.limit.quota - engine.memory.peek([asked._replace(cost=0)])[0].remaining
 
 
-def counts(engine: Counted) -> dict[str, tuple[int, int, int, int]]:
+def counts(engine: Counted) -> dict[str, tuple[int, ...]]:
     """Usage that the engine was told of: allowed, rejected, shadow_rejected, soft_exceeded."""
-    found: dict[str, tuple[int, int, int, int]] = {}
-    for batch in engine.memory.take_usage(now_us=START_US + 10**12):
-        for each in engine.memory.read_usage(batch):
-            before = found.get(each.label, (0, 0, 0, 0))
-            found[each.label] = tuple(map(sum, zip(before, each[2:6], strict=True)))  # type: ignore[assignment]
-        engine.memory.drop_usage(batch)
-    return found
+    return sums_of(engine.memory, "allowed", "rejected", "shadow_rejected", "soft_exceeded")

@@ -14,6 +14,7 @@ from django_ratelimiter.engine.calendars import CALENDARS
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from example_project.redis_server import RedisServer
 from tests.clusters import Cluster, ServerWith
+from tests.counting import engine_at, sums_of
 from tests.reference import calendar_window
 from tests.unit.test_calendars import calendar, moment
 
@@ -52,10 +53,8 @@ def test_a_call_that_is_asked_again_is_counted_and_charged_once(
         charge = Charge("key", calendar("year"), 2, usage="rule|")
         rejected = engine.check([charge], version=1, refund_if_denied=receipts)[0]
         assert (rejected.allowed, receipts[0].spent) == ((True, 1), (True, 1), (False, 0))[number]
-    in_two_minutes = real() // 1_000 + 120_000_000
-    counts = [count for batch in engine.take_usage(now_us=in_two_minutes) for count in engine.read_usage(batch)]
-    assert sum(count.allowed for count in counts) == 2
-    assert sum(count.rejected for count in counts) == 1
+    [counts] = sums_of(engine, "allowed", "rejected").values()
+    assert counts == (2, 1)
 
 
 def test_calls_for_other_times_do_not_mislead_the_clock(redis_client: redis.Redis) -> None:
@@ -80,8 +79,7 @@ def asked_for_time(server: RedisServer | ServerWith) -> bool:
 
 
 def test_a_server_is_not_asked(server: RedisServer, of_either_kind: Any) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        threads = RedisEngine(client, clock="client")
+    with engine_at(server.url, clock="client") as threads:
         engine = of_either_kind(threads)
         engine.publish(1)
         began = time.time_ns() // 1_000

@@ -20,6 +20,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections import async_transport, transport
 from example_project.redis_server import RedisServer
 from tests.clusters import stopped
+from tests.counting import engine_at
 from tests.engine.answering import VERDICT, Answering
 from tests.engine.redis.test_async_engine import on_a_loop
 from tests.making import fork
@@ -61,8 +62,7 @@ def test_a_hung_server_is_asked_three_times_and_then_not_until_it_answers(
 ) -> None:
     monkeypatch.setattr(async_transport, "CALLS_IN_THREADS", 0)
     deadline = 0.1
-    with redis.Redis.from_url(server.url) as client:
-        own = RedisEngine(client, deadline=deadline)
+    with engine_at(server.url, deadline=deadline) as own:
         engine = of_either_kind(own)
         wait_until(lambda: admits(engine))
         with stopped(server):
@@ -167,8 +167,7 @@ def test_calls_that_wait_for_one_connection_are_one_failure(monkeypatch: pytest.
 
 def test_connections_from_before_an_outage_are_not_used_after_it(server: RedisServer) -> None:
     """A firewall may have forgotten all of them; each would cost a request its deadline."""
-    with redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client, deadline=LONG)
+    with engine_at(server.url, deadline=LONG) as engine:
         pool = engine._transport._pool
         connections = [pool._connect_new(1.0) for _ in range(5)]
         pool.idle.extend(connections)
@@ -243,8 +242,7 @@ def test_a_reply_in_pieces_does_not_make_the_deadline_begin_anew() -> None:
 
 
 def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client, deadline=LONG)
+    with engine_at(server.url, deadline=LONG) as engine:
         engine.check([DAY])
         with stopped(server):
             began = time.monotonic()
@@ -255,8 +253,7 @@ def test_what_an_earlier_call_has_used_up_is_not_given_again(server: RedisServer
 
 
 def test_a_process_that_was_forked_makes_connections_of_its_own(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url) as client:
-        engine = RedisEngine(client, deadline=LONG)
+    with engine_at(server.url, deadline=LONG) as engine:
         engine.check([DAY])
         with stopped(server):
             engine.server_of(0).breaker.fail(OSError("1"))

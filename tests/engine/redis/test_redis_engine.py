@@ -20,6 +20,7 @@ from django_ratelimiter.engine.calendars import Window
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import RedisEngine
 from example_project.redis_server import RedisServer
+from tests.counting import engine_at
 from tests.engine.asking import fresh
 from tests.engine.hits import CASES, limit_of
 from tests.engine.hits import DAY as DAY_SECONDS
@@ -116,8 +117,7 @@ def test_two_namespaces_share_nothing(redis_client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 3}])
 def test_clients_of_every_kind(redis_url: str, options: dict[str, object]) -> None:
-    with redis.Redis.from_url(redis_url, **options) as client:
-        engine = RedisEngine(client, "kinds")
+    with engine_at(redis_url, "kinds", **options) as engine:
         engine.publish(1)
         assert engine.check([DAY], version=1)[0].remaining == 4
         (batch,) = engine.take_usage(now_us=HOUR * 2)

@@ -14,6 +14,7 @@ from django_ratelimiter.engine.base import Version
 from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from example_project.redis_server import RedisServer, free_port
+from tests.counting import engine_at
 from tests.engine.redis.test_deadline import stopped
 from tests.engine.slow import SlowProxy
 from tests.engine.trio import HOUR
@@ -60,8 +61,7 @@ def test_a_decision_whose_reply_is_lost_is_counted_once(
 
 def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer, proxy: SlowProxy) -> None:
     """It may have happened or not; the receipt stays good, and a bucket never gets more than it holds."""
-    with redis.Redis.from_url(proxy.url) as client:
-        engine = RedisEngine(client)
+    with engine_at(proxy.url) as engine:
         receipts: list[Verdict] = engine.check([DAY])
         proxy.lose = True
         with pytest.raises(EngineUnavailable):
@@ -74,8 +74,7 @@ def test_a_refund_whose_reply_is_lost_can_be_asked_for_again(server: RedisServer
 
 def test_a_reply_that_comes_too_late_is_nobodys(server: RedisServer) -> None:
     """After a time-out its connection is dropped: the next call must not read the answer to this one."""
-    with redis.Redis.from_url(server.url, socket_timeout=1.0) as client:
-        engine = RedisEngine(client)
+    with engine_at(server.url, socket_timeout=1.0) as engine:
         engine.check([DAY])
         with stopped(server), pytest.raises(EngineUnavailable):
             engine.check([DAY])

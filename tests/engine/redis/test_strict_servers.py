@@ -18,7 +18,7 @@ from django_ratelimiter.engine.redis.checks import dry_run
 from django_ratelimiter.engine.redis.protocol import ScriptMode
 from django_ratelimiter.engine.usage import UsageCarry
 from django_ratelimiter.exceptions import EngineUnavailable
-from tests.engine.redis.test_usage_counts import collected
+from tests.counting import sums_of, usage_of
 from tests.engine.strategies import limit_by
 from tests.engine.trio import Trio
 from tests.engine.walk import Walk
@@ -84,7 +84,7 @@ def test_counts_and_partitions(engine: RedisEngine) -> None:
     memory.partitions.now_us = lambda: NOW_US
     assert decided(engine) == decided(memory)
     assert known(engine) == known(memory)
-    assert collected(engine, LATER) == collected(memory, LATER) != []
+    assert usage_of(engine, LATER) == usage_of(memory, LATER) != []
     assert engine.take_usage(now_us=LATER) == []
 
 
@@ -120,7 +120,7 @@ def test_a_wrong_guess_of_the_minute_costs_a_call_and_counts_once(
         engine.check([charge(str(minute)), charge("other", usage=None)._replace(cost=0)])
         runs.append(scripts_run(strict))
     assert runs == [2, 3, 5, 6]
-    assert collected(engine, LATER) == [
+    assert usage_of(engine, LATER) == [
         UsageCount(MINUTE, "api|free", allowed=2),
         UsageCount(MINUTE + 1, "api|free", allowed=2),
     ]
@@ -187,10 +187,8 @@ def test_the_client_s_time_decides(by_client: RedisEngine, timeless: StrictServe
     assert [verdict.allowed for verdict in verdicts] == [True, True, False]
     assert begun <= verdicts[0].at_us <= verdicts[1].at_us <= time.time_ns() // 1_000
     by_client.refund(verdicts[:1])
-    later = begun + 120_000_000
-    found = [count for batch in by_client.take_usage(now_us=later) for count in by_client.read_usage(batch)]
-    assert [sum(column) for column in zip(*(count[2:4] for count in found), strict=True)] == [2, 1]
-    assert by_client.take_usage()
+    assert by_client.take_usage(now_us=begun + 120_000_000) == by_client.take_usage() != []
+    assert [*sums_of(by_client, "allowed", "rejected").values()] == [(2, 1)]
     assert by_client.partitions.now_us() <= time.time_ns() // 1_000
     assert "TIME" not in timeless.calls
 

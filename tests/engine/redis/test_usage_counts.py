@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import redis
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from django_ratelimiter.engine import Algorithm, Charge, Engine, Limit, MemoryEngine, UsageCount, Verdict
 from django_ratelimiter.engine.redis import RedisEngine
+from tests.counting import usage_of
 from tests.engine.trio import HOUR
 
 MINUTE = 60_000_000
@@ -20,14 +22,7 @@ LATER = HOUR + 100 * MINUTE
 FIRST = HOUR // MINUTE
 FIVE = Limit(5, 86_400, "fixed_window")
 
-
-def collected(engine: Engine, now_us: int = LATER) -> list[UsageCount]:
-    """Take, read and drop all that waits, as the collector does; sorted."""
-    counts = []
-    for batch in engine.take_usage(now_us=now_us):
-        counts += engine.read_usage(batch)
-        engine.drop_usage(batch)
-    return sorted(counts)
+collected = partial(usage_of, now_us=LATER)
 
 
 def check(engine: Engine, *charges: Charge, times: int = 1, minute: int = 0) -> None:
@@ -140,7 +135,9 @@ Calls = list[tuple[int, list[Charge]]]
 
 @st.composite
 def calls(draw: st.DrawFn) -> Calls:
-    rules = {f"rule{number}|{tier}": draw(st.booleans()) for number in range(3) for tier in ("", "pro")}
+    labels = [f"rule{number}|{tier}" for number in range(3) for tier in ("", "pro")]
+    rules = {label: draw(st.booleans()) for label in labels}
+    costs = {label: draw(st.sampled_from((None, 0, 1, 3))) for label in labels}
     made: Calls = []
     for _ in range(draw(st.integers(1, 15))):
         charges = []
@@ -149,21 +146,27 @@ def calls(draw: st.DrawFn) -> Calls:
             soft, delay = draw(st.none() | st.integers(1, 3)), draw(st.sampled_from((None, 0, 30_000)))
             limit = Limit(4, 86_400, draw(st.sampled_from(Algorithm)), soft_quota=soft)
             cost = draw(st.integers(0, 5))
-            charges.append(Charge(key, limit, cost, rules.get(label or "", True), label, draw(st.booleans()), delay))
+            own = {"usual_cost": costs.get(label or "")}
+            charges.append(
+                Charge(key, limit, cost, rules.get(label or "", True), label, draw(st.booleans()), delay, **own)
+            )
         made.append((draw(st.integers(0, 3)), charges))
     return made
 
 
 def recount(calls: Sequence[tuple[int, Sequence[Verdict]]]) -> list[UsageCount]:
     """Count the verdicts of each call, minute by minute, as the words of UsageCount say it."""
-    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
     for minute, verdicts in calls:
+        rejected = any(verdict.charge.gating and not verdict.allowed for verdict in verdicts)
         for label in {verdict.charge.usage for verdict in verdicts if verdict.charge.usage is not None}:
             mine = [verdict for verdict in verdicts if verdict.charge.usage == label]
             allowed = all(verdict.allowed for verdict in mine)
-            column = 0 if allowed else 1 if mine[0].charge.gating else 2
+            column = (5 if rejected else 0) if allowed else 1 if mine[0].charge.gating else 2
             totals[FIRST + minute, label][column] += 1
             totals[FIRST + minute, label][3] += allowed and any(verdict.soft_exceeded for verdict in mine)
+            if allowed and not rejected and mine[0].charge.usual_cost is not None:
+                totals[FIRST + minute, label][7] += mine[0].charge.cost - 1
     return sorted(UsageCount(minute, label, *counts) for (minute, label), counts in totals.items())
 
 
@@ -178,7 +181,7 @@ def test_what_is_collected_equals_a_recount(redis_url: str, made: Calls, closed_
                 if number == closed_between:
                     counts += collected(engine)
             counts += collected(engine)
-            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0, 0])
+            totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
             for minute, label, *outcomes in counts:
                 totals[minute, label] = [sum(both) for both in zip(totals[minute, label], outcomes, strict=True)]
             assert sorted(UsageCount(*key, *outcomes) for key, outcomes in totals.items()) == recount(verdicts)

@@ -20,7 +20,7 @@ WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 #: Commands whose arguments are no keys at all; of the others the first is one, and of these all are.
 KEYLESS = {"TIME", "PING", "SELECT", "FLUSHDB", "INFO"}
-ALL_KEYS = {"DEL", "EXISTS", "RENAME", "MGET"}
+ALL_KEYS = {"DEL", "UNLINK", "EXISTS", "RENAME", "MGET"}
 
 
 class Hash(dict[bytes, bytes]):
@@ -72,6 +72,8 @@ class Keyspace:
 
     def do_del(self, *keys: bytes) -> int:
         return sum(self._drop(key) for key in keys)
+
+    do_unlink = do_del
 
     def do_exists(self, *keys: bytes) -> int:
         return sum(self._is_there(key) for key in keys)
@@ -165,6 +167,9 @@ class Keyspace:
 
     def do_hlen(self, key: bytes) -> int:
         return len(self._find(key, Hash))
+
+    def do_hscan(self, key: bytes, cursor: bytes, *_options: bytes) -> list[Any]:
+        return [b"0", self.do_hgetall(key)]
 
     def do_hdel(self, key: bytes, *fields: bytes) -> int:
         held = self._find(key, Hash, make=True)

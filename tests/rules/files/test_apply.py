@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
-from io import StringIO
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +13,6 @@ from unittest.mock import patch
 import pytest
 import yaml as other_reader
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
 from django.db import OperationalError, transaction
 from django.db.models.signals import post_save
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +31,7 @@ from django_ratelimiter.rules.stored.compiler import snapshot_of_rows
 from django_ratelimiter.rules.stored.history.back import NotApplied, RulesHaveChanged
 from django_ratelimiter.values.terminal import visible
 
+from ...making import managed, update
 from ..test_bring_back import rule_sets, save, tiers
 
 pytestmark = pytest.mark.django_db
@@ -151,8 +150,7 @@ def test_plan_of_many_rules_needs_few_queries(django_assert_max_num_queries: Any
 
 def test_counters_keep_their_meaning_where_the_limit_is_the_same() -> None:
     apply_file(file_of())
-    RuleLimit.objects.filter(rule__slug="search").update(generation=3)
-    cache.invalidate()
+    update(RuleLimit.objects.filter(rule__slug="search"), generation=3)
     assert plan_file(file_of()).is_empty
     apply_file(file_of(FILE.replace("quota: 60,", "quota: 90,").replace("0.25", "0.5")))
     limits = RuleLimit.objects.filter(rule__slug="search").order_by("pk")
@@ -255,13 +253,11 @@ def test_drift_is_what_was_changed_of_the_files_rules_in_the_database() -> None:
 
 def test_a_reset_of_counters_is_no_drift() -> None:
     apply_file(file_of())
-    RuleLimit.objects.filter(quota=60).update(quota=600, generation=3)
-    cache.invalidate()
+    update(RuleLimit.objects.filter(quota=60), quota=600, generation=3)
     [change] = plan_file(file_of()).drift
     assert "600 per minute" in change.in_words
     apply_file(file_of())
-    RuleLimit.objects.update(generation=9)
-    cache.invalidate()
+    update(RuleLimit, generation=9)
     assert not plan_file(file_of(FILE.replace("quota: 60,", "quota: 90,"))).drift
 
 
@@ -288,7 +284,7 @@ def test_a_file_that_is_there_is_never_written(tmp_path: Path) -> None:
     """People have written it, with their comments: `plan` shows what differs."""
     path = tmp_path / "limits.yaml"
     path.write_text(FILE)
-    code, said = run("export", "--to", str(path))
+    code, said = managed("export", "--to", str(path))
     assert (code, said) == (1, f"{path}: File exists.")
     assert (path.read_text(), [each.name for each in tmp_path.iterdir()]) == (FILE, ["limits.yaml"])
 
@@ -337,52 +333,40 @@ def test_an_export_that_is_applied_changes_nothing(tier_rows: Any, rule_rows: An
         transaction.set_rollback(True)
 
 
-def run(*words: str) -> tuple[int, str]:
-    """The exit code of a subcommand, and what it wrote."""
-    out = StringIO()
-    try:
-        call_command("ratelimit", *words, stdout=out, stderr=out)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue()
-    except CommandError as error:
-        return error.returncode, f"{out.getvalue()}{error}"
-    return 0, out.getvalue()
-
-
 def test_the_commands(tmp_path: Path) -> None:
     path, kept, made = (str(tmp_path / name) for name in ("limits.yaml", "plan.json", "made.json"))
     Path(path).write_text(FILE)
     User.objects.create_user("ada")
-    assert run("check", path) == (0, f"{path} is valid: 2 rules, 2 tiers.\n")
-    code, said = run("plan", path, "--out", kept)
+    assert managed("check", path) == (0, f"{path} is valid: 2 rules, 2 tiers.\n")
+    code, said = managed("plan", path, "--out", kept)
     assert (code, said.splitlines()[-1]) == (2, "Plan: 4 to add, 0 to change, 0 to delete.")
-    assert json.loads(run("plan", path, "--json")[1])["changes"][0]["slug"] == "free"
-    code, said = run("apply", path, "--plan", kept, "--author", "ada", "--reason", "Because")
+    assert json.loads(managed("plan", path, "--json")[1])["changes"][0]["slug"] == "free"
+    code, said = managed("apply", path, "--plan", kept, "--author", "ada", "--reason", "Because")
     assert (code, said.splitlines()[-1]) == (0, f"Applied, as version {storage.committed_version().number}.")
     assert RuleSetVersion.objects.latest("number").author == User.objects.get()
-    assert run("plan", path)[0] == 0
-    code, said = run("apply", path, "--plan", kept)
+    assert managed("plan", path)[0] == 0
+    code, said = managed("apply", path, "--plan", kept)
     assert (code, said) == (1, "The database has changed since the plan was made. Make the plan again.")
     Path(path).write_text(FILE + "# more\n")
-    assert run("apply", path, "--plan", kept)[1] == (
+    assert managed("apply", path, "--plan", kept)[1] == (
         "The plan was made for another file, or with other options. Make the plan again."
     )
-    assert run("export", "--to", made) == (0, "")
-    assert run("plan", made)[0] == 0
-    assert run("apply", path, "--plan", path)[1] == f"{path} is not a plan."
+    assert managed("export", "--to", made) == (0, "")
+    assert managed("plan", made)[0] == 0
+    assert managed("apply", path, "--plan", path)[1] == f"{path} is not a plan."
     Path(path).write_text("rules:\n  a: {cost: 0}\n")
     for command in ("check", "plan", "apply"):
-        code, said = run(command, path)
+        code, said = managed(command, path)
         assert code == 1
         assert said.startswith(f"1 fault:\n{path}: rules.a.cost: ")
-    assert run("apply", made, "--author", "bob")[1] == "There is no user bob."
-    assert run("plan", "no-such-file.yaml")[0] == 1
+    assert managed("apply", made, "--author", "bob")[1] == "There is no user bob."
+    assert managed("plan", "no-such-file.yaml")[0] == 1
 
 
 def test_rules_are_only_the_files_once_they_are_exported_so() -> None:
     Rule.objects.create(slug="a", name="A")
-    assert "owner: admin" in run("export")[1]
-    text = run("export", "--own")[1]
+    assert "owner: admin" in managed("export")[1]
+    text = managed("export", "--own")[1]
     assert "owner" not in text
     assert "Owner: the admin → a file" in in_words(plan_file(file_of(text)))
 
@@ -395,7 +379,7 @@ def test_after_a_backup_was_restored_it_names_the_version_that_is_in_force(tmp_p
     get_engine().publish(Version(committed.number + 40, committed.epoch))
     path = tmp_path / "rules.yaml"
     path.write_text(FILE)
-    said = run("apply", str(path))[1]
+    said = managed("apply", str(path))[1]
     latest = RuleSetVersion.objects.latest("epoch", "number")
     assert latest.source == path.name
     assert said.splitlines()[-1] == f"Applied, as version {latest.number}."

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from django_ratelimiter.models import Rule, RuleLimit, RuleSetVersion
-from django_ratelimiter.rules import cache
 from django_ratelimiter.rules.files.planning import plan_file
 from django_ratelimiter.rules.files.texts import load
+
+from ...making import make_rule, manage, update
 
 pytestmark = pytest.mark.django_db
 
@@ -20,17 +20,14 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(params=["yaml", "json"])
 def exported(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """An export of one rule of the admin, 8 an hour."""
-    rule = Rule.objects.create(slug="pages", name="pages")
-    RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600)
-    cache.invalidate()
+    make_rule("pages", 8, algorithm="sliding_window_counter", limit={"window_seconds": 3_600}, mode="off")
     path = tmp_path / f"limits.{request.param}"
-    call_command("ratelimit", "export", "--to", str(path))
+    manage("export", "--to", str(path))
     return path
 
 
 def edit(quota: int) -> None:
-    RuleLimit.objects.update(quota=quota)
-    cache.invalidate()
+    update(RuleLimit, quota=quota)
 
 
 def quota() -> int:
@@ -38,7 +35,7 @@ def quota() -> int:
 
 
 def apply(path: Path, *options: str) -> None:
-    call_command("ratelimit", "apply", str(path), *options, stdout=StringIO())
+    manage("apply", str(path), *options)
 
 
 def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) -> None:
@@ -54,7 +51,7 @@ def test_an_old_export_is_rejected_and_names_what_it_would_undo(exported: Path) 
 def test_a_plan_that_has_shown_it_is_agreement_enough(exported: Path, tmp_path: Path) -> None:
     edit(80)
     with pytest.raises(SystemExit):
-        call_command("ratelimit", "plan", str(exported), "--out", str(tmp_path / "plan"), stdout=StringIO())
+        manage("plan", str(exported), "--out", str(tmp_path / "plan"))
     apply(exported, "--plan", str(tmp_path / "plan"))
     assert quota() == 8
 

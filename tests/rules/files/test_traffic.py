@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from io import StringIO
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from django_ratelimiter.models import Rule, RuleLimit, Tier
 from django_ratelimiter.usage.times import now
 from tests.forecast.traffic import record
+from tests.making import make_rule, managed
 
 pytestmark = pytest.mark.django_db
+
+plan = partial(managed, "plan")
 
 START = datetime(2023, 11, 14, 22, tzinfo=UTC)
 FILE = """\
@@ -30,8 +31,7 @@ rules:
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
     """The arguments of a plan: today 8 an hour; one of two callers sends three, the other ten."""
-    rule = Rule.objects.create(slug="pages", name="pages", mode="enforce", partition_by=["ip"], owner="file")
-    RuleLimit.objects.create(rule=rule, quota=8, window_seconds=3_600, algorithm="fixed_window")
+    make_rule("pages", 8, None, "fixed_window", {"window_seconds": 3_600}, partition_by=["ip"], owner="file")
     lines = [
         f"203.0.113.{1 if number < 10 else 2} - - [{START + timedelta(seconds=number):%d/%b/%Y:%H:%M:%S} +0000] "
         f'"GET /hello/ HTTP/1.1" 200 5 "-" "-"\n'
@@ -40,32 +40,6 @@ def words(tmp_path: Path) -> list[str]:
     (tmp_path / "access.log").write_text("".join(lines))
     (tmp_path / "limits.yaml").write_text(FILE)
     return [str(tmp_path / "limits.yaml"), "--traffic", str(tmp_path / "access.log")]
-
-
-def plan(*words: Any) -> tuple[int, str]:
-    out = StringIO()
-    try:
-        call_command("ratelimit", "plan", *words, stdout=out, stderr=out)
-    except SystemExit as end:
-        return int(end.code or 0), out.getvalue()
-    except CommandError as error:
-        return error.returncode, f"{out.getvalue()}\n{error}"
-    return 0, out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("option", "share", "code"),
-    [
-        ("--max-newly-rejected", "99%", 1),
-        ("--max-newly-rejected", "100%", 2),
-        ("--max-newly-rejected-requests", "53%", 1),
-        ("--max-newly-rejected-requests", "54", 2),
-    ],
-)
-def test_it_fails_beyond_a_share(words: list[str], option: str, share: str, code: int) -> None:
-    found, text = plan(*words, option, share)
-    assert found == code
-    assert ("This would newly reject too many:" in text) is (code == 1)
 
 
 def test_a_share_needs_traffic(words: list[str]) -> None:
@@ -91,22 +65,32 @@ def sampled(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("option", "share", "code"),
+    ("arguments", "option", "share", "code"),
     [
-        ("--max-newly-rejected", "24%", 1),
-        ("--max-newly-rejected", "25%", 2),
-        ("--max-newly-rejected-requests", "37%", 1),
-        ("--max-newly-rejected-requests", "38%", 2),
+        ("words", "--max-newly-rejected", "99%", 1),
+        ("words", "--max-newly-rejected", "100%", 2),
+        ("words", "--max-newly-rejected-requests", "53%", 1),
+        ("words", "--max-newly-rejected-requests", "54", 2),
+        ("sampled", "--max-newly-rejected", "24%", 1),
+        ("sampled", "--max-newly-rejected", "25%", 2),
+        ("sampled", "--max-newly-rejected-requests", "37%", 1),
+        ("sampled", "--max-newly-rejected-requests", "38%", 2),
     ],
 )
-def test_samples_can_stop_it_too(sampled: list[str], option: str, share: str, code: int) -> None:
-    found, text = plan(*sampled, option, share)
+def test_it_fails_beyond_a_share(
+    request: pytest.FixtureRequest, arguments: str, option: str, share: str, code: int
+) -> None:
+    found, text = plan(*request.getfixturevalue(arguments), option, share)
+    assert found == code
+    assert ("This would newly reject too many:" in text) is (code == 1)
+
+
+def test_samples_tell_how_many_it_would_reject(sampled: list[str]) -> None:
+    text = plan(*sampled)[1]
     said = "pages: About 160 (87 to 295) of about 640 callers would be rejected at least once. "
     said += "Now: probably 0, at most 61."
     assert f"From recorded samples, the last 7 days:\n{said}\n" in text
     assert "Newly rejected: about 480 (182 to 778) requests (37.5 %), about 160 (87 to 295) callers (25 %)." in text
-    assert found == code
-    assert ("This would newly reject too many:" in text) is (code == 1)
 
 
 def test_without_samples_nobody_can_tell(words: list[str]) -> None:
@@ -157,8 +141,7 @@ def test_a_bound_fails_where_callers_get_other_tiers_than_the_samples_have(sampl
     tier = Tier.objects.create(slug="pro", name="Pro")
     RuleLimit.objects.create(rule=Rule.objects.get(), tier=tier, quota=1, window_seconds=3_600)
     path = Path(sampled[0])
-    call_command("ratelimit", "export", "--to", str(path.with_name("now.yaml")))
-    text = path.with_name("now.yaml").read_text()
+    text = managed("export")[1]
     path.write_text(text.replace("name: Pro\n", "name: Pro\n    default_for: anonymous\n"))
     code, text = plan(*sampled, "--max-newly-rejected", "100%")
     assert (code, "callers get other tiers, and the samples have those of then" in text) == (1, True), text

@@ -10,13 +10,11 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from redis.exceptions import ResponseError
-
 from ....exceptions import EngineUnavailable
 from ... import usage
 from ...base import Verdict, Version, mark_refunded
 from ...call import NO_CHARGES, Answer, Call
-from ...partition_stats import MINUTE_US
+from ..connections.faults import may_have_been_run
 from ..protocol import CallEncoder, ScriptMode
 
 #: Default number of shards in a cluster.
@@ -83,22 +81,24 @@ class ShardCoordinator:
         carrier = asked[0] if counts is None or counts.shard is None else counts.shard
         found: dict[int, Answer] = {}
         allowing: list[int] = []  # the shards that allowed their part, before any other shard rejected the call
-        mode, so_far = call.mode, call.call.template.so_far
+        mode, so_far, noted = call.mode, call.call.so_far, call.call.noted
         for shard in asked:
             part = parts.setdefault(shard, ShardPart())
             carried = counts if shard == carrier else None
-            part.call = part.call.continuing(so_far)
+            part.call = part.call.continuing(so_far, noted)
+            part.call.settled = call.call.settled if shard == asked[0] else None
             one = ShardCall(shard, mode, part.call, part.receipts, call.version, call.now_us, carried)
             try:
                 found[shard] = answer = await self._send_with_counts(one, deadline_at)
-            except (Exception, CancelledError):
+            except (Exception, CancelledError) as error:
                 if found:
-                    await self._finish(self._undo_counted(found, deadline_at))
+                    is_lost = isinstance(error, CancelledError) or may_have_been_run(error)
+                    await self._finish(self._undo(found, deadline_at, is_lost=is_lost))
                 raise
             if len(asked) > 1:
-                so_far = usage.outcome_of(usage.field_of(answer, so_far=so_far)).replace("s", "a") or so_far
+                so_far = usage.continued(so_far, answer, is_rejected=answer.is_rejected)
             if answer.is_rejected:
-                mode = ScriptMode.REJECTED
+                mode, noted = ScriptMode.REJECTED, ()
                 mark_refunded(part.receipts)
             else:
                 allowing.append(shard)
@@ -139,16 +139,21 @@ class ShardCoordinator:
             verdicts |= zip(part.places, answer.peeked(), strict=True)
         return [verdicts[place] for place in range(len(call))]
 
-    async def refund(self, receipts: Sequence[Verdict]) -> None:
-        """Refund in every shard that can be reached; raises EngineUnavailable if one could not."""
-        if receipts:
-            await self._finish(self._refund_each(self._parts(NO_CHARGES, receipts)))
+    async def refund(self, receipts: Sequence[Verdict], minute: int | None) -> None:
+        """Refund in every shard that can be reached; raises EngineUnavailable if one could not.
 
-    async def _refund_each(self, parts: dict[int, ShardPart]) -> None:
+        minute: in which usage counts their units; `None` = it does not.
+        """
+        if receipts:
+            await self._finish(self._refund_each(self._parts(NO_CHARGES, receipts), minute))
+
+    async def _refund_each(self, parts: dict[int, ShardPart], minute: int | None) -> None:
         problem: BaseException | None = None
         for shard in sorted(parts):
+            receipts = parts[shard].receipts
+            counts = None if minute is None else usage.carried(receipts, minute)
             try:
-                await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=parts[shard].receipts), None)
+                await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts), None)
             except (EngineUnavailable, CancelledError) as error:
                 problem = error
             else:
@@ -171,15 +176,21 @@ class ShardCoordinator:
             parts.setdefault(self._encoder.shard_of(receipt.charge), ShardPart()).receipts.append(receipt)
         return parts
 
-    async def _undo_counted(self, found: Mapping[int, Answer], deadline_at: float | None) -> None:
-        """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay."""
+    async def _undo(self, found: Mapping[int, Answer], deadline_at: float | None, *, is_lost: bool) -> None:
+        """Undo the charges and counts of these shards. If a shard is out of reach, its charges stay.
+
+        is_lost: the shard that failed may have corrected the counts. They stay, so that none is taken back twice.
+        """
         for shard, verdicts in found.items():
             if verdicts:
                 verdicts.spend_taken()
-                so_far = verdicts.charges.template.so_far
-                packed = self._encoder.encode_undo(verdicts, shard=shard, so_far=so_far)
+                receipts = [verdict for verdict in verdicts if verdict.spent]
+                call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts)
+                if not is_lost:
+                    packed = self._encoder.encode_undo(verdicts, shard=shard)
+                    call = ShardCall(shard, ScriptMode.UNDO, packed=packed)
                 with suppress(EngineUnavailable, CancelledError):
-                    await self._make_call(ShardCall(shard, ScriptMode.UNDO, packed=packed), deadline_at)
+                    await self._make_call(call, deadline_at)
 
     async def _roll_back_allowed(
         self,
@@ -190,7 +201,7 @@ class ShardCoordinator:
     ) -> None:
         """Refund a call that was rejected after some shards allowed it, and make the refunds that it carried.
 
-        If a shard is out of reach, its charges stay.
+        If a shard is out of reach, its charges stay. The shard that rejected it has corrected what they have counted.
         """
         for shard, part in sorted(parts.items()):
             if shard in found and shard not in allowing:
@@ -198,12 +209,11 @@ class ShardCoordinator:
             verdicts: Sequence[Verdict] = found.get(shard, ())
             if shard in found:
                 found[shard].spend_taken()
-            receipts = [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]
-            counts = _as_rejected(verdicts, part.call.template.so_far)
-            if receipts or counts:
+            for verdict in verdicts:
+                verdict.soft_exceeded = False
+            if receipts := [*(verdict for verdict in verdicts if verdict.spent), *part.receipts]:
                 with suppress(EngineUnavailable, CancelledError):
-                    call = ShardCall(shard, ScriptMode.REFUND, receipts=receipts, counts=counts)
-                    await self._make_call(call, deadline_at)
+                    await self._make_call(ShardCall(shard, ScriptMode.REFUND, receipts=receipts), deadline_at)
                     mark_refunded(receipts)
 
     async def _send_with_counts(self, call: ShardCall, deadline_at: float | None) -> Answer:
@@ -215,24 +225,6 @@ class ShardCoordinator:
         try:
             return await self._make_call(call, deadline_at)
         except Exception as error:
-            if not (was_sent or _may_have_been_run(error)):
+            if not (was_sent or may_have_been_run(error)):
                 counts.shard = None
             raise
-
-
-def _may_have_been_run(error: Exception) -> bool:
-    """Return whether a shard may have run a failed call: it was sent, and not rejected."""
-    cause = error.__cause__
-    return isinstance(error, EngineUnavailable) and cause is not None and not isinstance(cause, ResponseError)
-
-
-def _as_rejected(verdicts: Sequence[Verdict], so_far: str) -> usage.UsageCarry | None:
-    """Return counts that turn an allowed call into a rejected one, without exceeded soft quotas."""
-    counted = usage.field_of(verdicts, so_far=so_far)
-    for verdict in verdicts:
-        verdict.soft_exceeded = False
-    field = usage.field_of(verdicts, so_far=so_far)
-    if field == counted:
-        return None
-    minute = verdicts[0].at_us // MINUTE_US
-    return usage.UsageCarry("", ((minute, counted, -1), (minute, field, 1)))

@@ -104,6 +104,13 @@ def is_outage(error: Exception) -> bool:
     return _OF_THE_SERVER.search(text) is not None or _IN_A_SCRIPT.search(text) is None
 
 
+def may_have_been_run(error: Exception) -> bool:
+    """Return whether a server may have run a failed call: it was sent, and not rejected."""
+    cause = error.__cause__
+    is_known = cause is None or isinstance(cause, ResponseError) or "refused" in str(cause)
+    return isinstance(error, EngineUnavailable) and not is_known
+
+
 def is_elsewhere(error: object) -> bool:
     """Return whether this node of a cluster does not serve the keys of this call: another node does, or none."""
     if isinstance(error, ClusterDownError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from os import getpid
-from threading import Condition, Thread
+from threading import Condition, Thread, main_thread
 from time import monotonic
 from typing import Any, Final
 from weakref import WeakSet, finalize
@@ -76,6 +76,8 @@ class ConnectionPool:
         """Return a connection as soon as there is one. Raises the exception of connecting, or RedisTimeoutError."""
         if deadline_at is None or self._deadline is None:
             return self._connect_new(None)
+        if not main_thread().is_alive():  # the process ends, and may start no thread
+            self._add_connection()
         with self._changed:
             self.waiters += 1
             connected, failed, counted = self._connected, self._failed, self._counted

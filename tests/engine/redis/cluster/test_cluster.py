@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,13 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules
+from django_ratelimiter.engine import Charge, EngineUnavailable, Limit, MemoryEngine, StaleRules, UsageCount
 from django_ratelimiter.engine.call import Call
 from django_ratelimiter.engine.redis import AsyncRedisEngine, LazyRedisCluster, RedisEngine
-from django_ratelimiter.engine.usage import UsageCarry
+from django_ratelimiter.engine.usage import UsageCarry, continued, label_of
 from example_project.redis_server import HOST
 from tests.clusters import Cluster, ServerWith, until
+from tests.counting import sums_of
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 86_400, "token_bucket")
@@ -37,15 +38,9 @@ def remaining(engine: Any, *charges: Charge) -> list[int]:
     return [verdict.remaining for verdict in engine.peek(charges)]
 
 
-def counted(engine: RedisEngine) -> dict[str, tuple[int, int]]:
+def counted(engine: RedisEngine) -> dict[str, tuple[int, ...]]:
     """Everything that was counted: allowed and rejected by label."""
-    totals: dict[str, tuple[int, int]] = {}
-    for batch in engine.take_usage(now_us=int(time.time() * 1e6) + HOUR):
-        for count in engine.read_usage(batch):
-            allowed, rejected = totals.get(count.label, (0, 0))
-            totals[count.label] = allowed + count.allowed, rejected + count.rejected
-        engine.drop_usage(batch)
-    return totals
+    return sums_of(engine, "allowed", "rejected")
 
 
 @pytest.fixture
@@ -67,6 +62,21 @@ def engine(of_either_kind: Any, sync_engine: RedisEngine) -> Any:
     return of_either_kind(sync_engine)
 
 
+def test_callers_of_a_call_are_corrected_in_every_shard(cluster: Cluster, sync_engine: RedisEngine) -> None:
+    many, exact = Limit(100, 86_400, "token_bucket"), {"exact": True, "usual_cost": 1}
+    charges, last = [charge(3, many, **exact), charge(40, many, cost=3, **exact)], charge(50, cost=6, **exact)
+    sync_engine.check(charges)
+    assert not sync_engine.check([*charges, last])[2].allowed
+    answer: Any = sync_engine.check(Call.of(charges))
+    later = Call.of([last]).continuing(continued((), answer, is_rejected=False))
+    assert not sync_engine.check(later)[0].allowed
+    counts = sums_of(sync_engine, "allowed", "rejected", "rejected_by_other", "units")
+    expected = (1, 0, 2, 1), (1, 0, 2, 3), (0, 2, 0, 0)
+    assert counts == {
+        label_of(each).removesuffix("|"): found for each, found in zip((*charges, last), expected, strict=True)
+    }
+
+
 # All or nothing
 
 
@@ -85,7 +95,7 @@ def test_a_call_spends_in_every_shard_or_in_none(engine: Any, sync_engine: Redis
     assert (answer.is_rejected, answer.binding, list(answer.states.remaining)) == (True, 1, [3, 0, 3])
     assert answer.retry_after == answer[1].retry_after
     assert [verdict.charge for verdict in answer] == charges
-    assert counted(sync_engine) == {"rule9|": (4, 0), "rule3|": (2, 2), "rule40|": (4, 0)}
+    assert counted(sync_engine) == {"rule9": (2, 0), "rule3": (2, 2), "rule40": (2, 0)}
 
 
 def test_part_of_a_receipt_is_refunded_in_every_shard(engine: Any) -> None:
@@ -107,7 +117,26 @@ def test_stale_rules_in_a_later_shard_leave_nothing_spent_or_counted(engine: Any
         engine.check(charges, version=1)
     assert caught.value.number == 2
     assert remaining(engine, *charges) == [4, 3]
-    assert counted(sync_engine) == {"rule3|": (1, 0), "rule40|": (2, 0)}
+    assert counted(sync_engine) == {"rule3": (1, 0), "rule40": (2, 0)}
+
+
+def test_units_of_a_call_that_fails_or_is_rejected_in_a_later_shard_are_not_counted(
+    cluster: Cluster, engine: Any, sync_engine: RedisEngine
+) -> None:
+    first, later = charge(5, Limit(99, 60), cost=7, usual_cost=1), charge(40, cost=3, usual_cost=2)
+    for _ in range(3):
+        engine.check([first, later])  # the first is allowed, the others are rejected
+    owner = cluster.owner("{rl:40}")
+    owner.ask("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(EngineUnavailable):
+            engine.check([first, later])
+    finally:
+        owner.ask("CONFIG", "SET", "maxmemory", "0")
+    receipts = engine.check([first])
+    receipts[0].spent = 4
+    engine.refund(receipts)
+    assert sums_of(sync_engine, "allowed", "units") == {"rule5": (2, 7 + 3), "rule40": (1, 3)}
 
 
 def test_an_impossible_charge_leaves_nothing_spent(engine: Any) -> None:
@@ -128,13 +157,26 @@ def test_what_is_refunded_released_or_reset_lies_anywhere(engine: Any) -> None:
     assert remaining(engine, *leases, charge(50)) == [2, 2, 5]
 
 
+def summed(batches: Iterable[list[UsageCount]]) -> list[UsageCount]:
+    """The counts of all batches, of which one may correct another."""
+    totals: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0] * 8)
+    for minute, label, *counts in (count for batch in batches for count in batch):
+        totals[minute, label] = [sum(both) for both in zip(totals[minute, label], counts, strict=True)]
+    return sorted(UsageCount(*key, *counts) for key, counts in totals.items() if any(counts))
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_it_decides_as_the_engine_in_memory_does(engine: Any, sync_engine: RedisEngine, seed: int) -> None:
     """`reset_after` aside, which a rejected call tells as if an earlier shard had spent."""
     chance = random.Random(seed)
     algorithms = ("fixed_window", "sliding_window_counter", "token_bucket", "gcra", "sliding_window_log")
     charges = [
-        Charge(f"{seed}-{number}", Limit(quota, 60, chance.choice(algorithms), soft_quota=1), usage=f"rule{number}|")
+        Charge(
+            f"{seed}-{number}",
+            Limit(quota, 60, chance.choice(algorithms), soft_quota=1),
+            usage=f"rule{number}|",
+            usual_cost=number % 3,
+        )
         for number, quota in enumerate(chance.randint(2, 9) for _ in range(6))
     ]
     memory, now, receipts = MemoryEngine(), HOUR, ([], [])  # type: ignore[var-annotated]
@@ -156,17 +198,12 @@ def test_it_decides_as_the_engine_in_memory_does(engine: Any, sync_engine: Redis
         assert [each.spent for each in receipts[0]] == [each.spent for each in receipts[1]]
         receipts = (found[0], found[1]) if chance.random() < 0.3 else ([], [])
     batches = [engine.take_usage(now_us=now + HOUR) for engine in (memory, sync_engine)]
-    memory_counts, counts = (
-        sorted(count for batch in some for count in engine.read_usage(batch))
+    in_memory, in_redis = (
+        summed([*engine.read_usage(batch), *engine.read_requests(batch)] for batch in some)
         for engine, some in zip((memory, sync_engine), batches, strict=True)
     )
-    assert memory_counts == counts
-    in_memory, requests = (
-        [sum(counts) for counts in zip(*[engine.read_requests(batch)[2:5] for batch in some], strict=True)]
-        for engine, some in zip((memory, sync_engine), batches, strict=True)
-    )
-    assert in_memory == requests
-    assert sum(requests) == 150
+    assert in_memory == in_redis
+    assert sum(count.requests for count in in_redis if not count.label) == 150
 
 
 # Versions, usage, and the number of shards
@@ -210,9 +247,9 @@ def test_what_a_process_has_held_is_added_once_whichever_call_it_comes_with(
         sync_engine.check([charge(3)], counts=held)
     monkeypatch.undo()
     sync_engine.check([charge(40)], counts=held)
-    assert counted(sync_engine)["held|"] == (3, 0)
+    assert counted(sync_engine)["held"] == (3, 0)
     sync_engine.check([charge(40)], counts=replace(held, id="another"))
-    assert counted(sync_engine)["held|"] == (3, 0)
+    assert counted(sync_engine)["held"] == (3, 0)
 
 
 def test_they_are_if_a_later_shard_fails_that_call(cluster: Cluster, engine: Any, sync_engine: RedisEngine) -> None:
@@ -227,7 +264,7 @@ def test_they_are_if_a_later_shard_fails_that_call(cluster: Cluster, engine: Any
         owner.ask("CONFIG", "SET", "maxmemory", "0")
     assert remaining(engine, charge(5), charge(40)) == [5, 5]
     engine.check([charge(9)], counts=held)
-    assert counted(sync_engine) == {"held|": (3, 0), "rule9|": (1, 0)}
+    assert counted(sync_engine) == {"held": (3, 0), "rule9": (1, 0)}
 
 
 def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
@@ -249,7 +286,7 @@ def test_held_counts_whose_shard_is_out_of_reach_hold_up_no_other(
     for counts in (held, rejected):
         engine.check([charge(5)], counts=counts)
         assert counts.shard is None
-    assert counted(sync_engine) == {"rule5|": (3, 0), "held|": (5, 0)}
+    assert counted(sync_engine) == {"rule5": (3, 0), "held": (5, 0)}
 
 
 @pytest.mark.parametrize("flushed", [False, True])

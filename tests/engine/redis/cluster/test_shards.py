@@ -14,7 +14,7 @@ import redis
 
 from django_ratelimiter.engine import Algorithm, Charge, Limit, Verdict
 from django_ratelimiter.engine.base import Version
-from django_ratelimiter.engine.call import Call
+from django_ratelimiter.engine.call import Answer, Call, CounterStates
 from django_ratelimiter.engine.redis import LazyRedisCluster, RedisEngine
 from django_ratelimiter.engine.redis.commands import ShardCommands
 from django_ratelimiter.engine.redis.protocol import CallEncoder, ScriptMode
@@ -22,7 +22,7 @@ from django_ratelimiter.engine.usage import in_order, shard_of
 from django_ratelimiter.exceptions import EngineUnavailable
 from tests.clusters import Cluster
 from tests.engine.hits import CASES, limit_of
-from tests.engine.redis.test_usage_counts import FIRST, LATER, collected
+from tests.engine.redis.test_usage_counts import FIRST, collected
 from tests.engine.trio import HOUR
 
 FIVE = Limit(5, 60, "fixed_window")
@@ -65,7 +65,10 @@ def test_a_batch_names_its_shard_unless_it_is_the_first() -> None:
 
 
 def undo(engine: RedisEngine, verdicts: list[Verdict]) -> None:
-    engine._transport.call(engine.encode_undo(verdicts))
+    call = Call.of([verdict.charge for verdict in verdicts])
+    answer = Answer.of(call, CounterStates(verdicts[0].at_us, (), (), (), ()), verdicts)
+    answer.is_rejected = any(each.charge.gating and not each.allowed for each in verdicts)
+    engine._transport.call(engine.encode_undo(answer))
 
 
 def states(client: redis.Redis, charges: list[Charge]) -> list[int]:
@@ -102,7 +105,7 @@ def test_a_field_that_was_taken_back_is_counted_again(engine: RedisEngine) -> No
     charge = Charge("a", Limit(5, 60, Algorithm.GCRA), usage="a|")
     undo(engine, engine.check([charge], now_us=HOUR))
     engine.check([charge], now_us=HOUR)
-    assert [count.allowed for count in collected(engine, LATER)] == [1]
+    assert [count.allowed for count in collected(engine)] == [1]
 
 
 # Units in advance

@@ -17,10 +17,10 @@ from django.test import override_settings
 from django_ratelimiter.backend import get_async_engine, get_engine
 from django_ratelimiter.engine import Charge, EngineUnavailable, Limit
 from django_ratelimiter.engine.breaker import MAX_FAILURES
-from django_ratelimiter.engine.redis import RedisEngine
 from django_ratelimiter.engine.redis.connections import async_transport
 from example_project.redis_server import RedisServer
 from tests.clusters import until
+from tests.counting import engine_at
 
 DAY = Charge("key", Limit(100_000, 86_400, "token_bucket", burst=100_000))
 MAX = 3
@@ -110,8 +110,7 @@ def test_the_maximum_of_the_alias_holds(
 
 
 def test_a_call_that_finds_all_in_use_is_no_failure_of_the_server(server: RedisServer) -> None:
-    with redis.Redis.from_url(server.url, max_connections=1) as client:
-        engine = RedisEngine(client, deadline=0.2)
+    with engine_at(server.url, max_connections=1, deadline=0.2) as engine:
         (pool,) = engine.server_of(0).pools
         connection = pool.acquire(monotonic() + 120)
         for _ in range(MAX_FAILURES + 1):

@@ -17,6 +17,7 @@ from django_ratelimiter.engine.redis import AsyncRedisEngine, RedisEngine
 from django_ratelimiter.engine.redis.connections.async_transport import CALLS_IN_THREADS
 from example_project.redis_server import RedisServer, free_port
 from tests.clusters import WAIT_SECONDS, until
+from tests.counting import engine_at
 from tests.engine.redis.test_async_engine import on_a_loop
 from tests.engine.redis.test_deadline import admits
 from tests.engine.slow import SlowProxy
@@ -41,8 +42,7 @@ def spent(server: RedisServer) -> int:
 
 def test_in_threads(proxy: SlowProxy, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", None)  # it searches folders, and no deadline is that long
-    with redis.Redis.from_url(proxy.url) as client:
-        engine = RedisEngine(client, "test", deadline=DEADLINE)
+    with engine_at(proxy.url, "test", deadline=DEADLINE) as engine:
         assert not admits(engine)
         assert spent(server) == 0, "nothing was sent for who did not wait for it"
         until(lambda: admits(engine), "a connection is made all the same")
@@ -63,8 +63,7 @@ def test_on_an_event_loop(proxy: SlowProxy, server: RedisServer) -> None:
 
 def test_a_call_that_gets_a_connection_too_late_leaves_it_to_others(proxy: SlowProxy, server: RedisServer) -> None:
     """It would be charged, and the connection lost, for a reply that nobody waits for."""
-    with redis.Redis.from_url(proxy.url) as client:
-        engine = RedisEngine(client, "test", deadline=DEADLINE)
+    with engine_at(proxy.url, "test", deadline=DEADLINE) as engine:
         assert not admits(engine)
         (pool,) = engine.server_of(0).pools
         until(lambda: pool.idle, "a connection is made")
