@@ -150,7 +150,7 @@ def counter_in_words(counter: Counter) -> str:
         text = _("blocked until %(time)s") if counter.blocked else _("would be blocked until %(time)s")
         text = _("at its limit until %(time)s") if counter.blocked and counter.shared else text
         words.append(text % {"time": until_in_words(counter.blocked_until)})
-    if counter.full_at:
+    if counter.full_at and counter.full_at != counter.blocked_until:
         words.append(_("full again at %(time)s") % {"time": until_in_words(counter.full_at)})
     return "; ".join(words)
 
