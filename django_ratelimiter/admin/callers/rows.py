@@ -145,7 +145,7 @@ def explain_url(viewer: Viewer, caller: Caller, rule: RuleRecord | None) -> str:
     values = {
         "user": by_key(caller.known["user"]) if "user" in caller.known else "",
         "ip": caller.address or "",
-        "api_key": "" if caller.owner else caller.api_key or "",  # that page needs the key itself
+        "api_key": caller.api_key or "" if caller.open_api_key == caller.api_key else "",  # else it needs the key
     }
     known = {name: value for name, value in values.items() if value}
     digest = caller.digest_for(rule) if rule is not None else None
@@ -159,8 +159,8 @@ def counter_rows(report: CallerReport, viewer: Viewer) -> list[dict[str, Any]]:
 
     usage_url: of the caller's exact usage in its month; "" = there is none, or no access.
     """
-    found = list(report.counters)
-    found.sort(key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
+    counters = report.counters
+    found = sorted(counters, key=lambda each: (not each.blocked, each.allowed is not False, each.shared, -each.percent))
     month, sees = {"period": "this-month", "day": str(report.tier.anchor_day or 1)}, viewer.may("view_usage_report")
     return [
         {
