@@ -249,9 +249,8 @@ def test_a_rule_by_more_values_that_has_rejected_it_lately_leaves_it_open(admin_
     ann, bob = acme.user_set.order_by("pk")
     ask(ann, 4)
     ask(User.objects.create_user("eve"), 4)
-    assert state(admin_client, acme).endswith(
-        "have rejected it lately: Orders, Searches. Other rules need more values."
-    )
+    said = "have rejected it lately: Orders, Searches. Other rules need more values."
+    assert state(admin_client, acme).endswith(said)
     as_bob = text_of(admin_client.get(f"{CALLER}?kind=user&value=id%3A{bob.pk}"))
     assert "have rejected it lately: Orders. Other rules" in as_bob  # of the customer
     assert report_of(caller_of("customer", str(acme.pk))).blocked is None
@@ -511,8 +510,9 @@ def test_the_projects_own_page_shows_bars_and_leads_to_ours(
     response = admin_client.get(url)
     assert "not blocked Orders (30 per hour): 12 of 30 used, 18 left; full again at" in text_of(response)
     rule("exports", "api_key", quota=1)
+    rule("pairs", "customer", "ip", quota=1)
     ask_by_key("secret-7", 2)
-    assert "partly blocked Orders" in text_of(admin_client.get(url))
+    assert "partly blocked Rules that count by more" in text_of(admin_client.get(url))
     configure(EXEMPT="operator.truth")  # everybody
     assert "exempt Orders" in text_of(admin_client.get(url))
     AccessEntry.objects.create(action="deny", kind="customer", value=str(acme.pk))
